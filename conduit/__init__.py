@@ -1,0 +1,1 @@
+"""The Conduit side: calling Phorge over HTTP. Knows nothing of queues."""

@@ -1,0 +1,1 @@
+"""Handlers of Phorge task classes that run in this process."""

@@ -1,0 +1,53 @@
+"""Every error raised on purpose, named for what the caller can do about it."""
+
+
+class QueueRuntimeError(Exception):
+    """The root of all errors raised on purpose."""
+
+
+class StoreUnavailable(QueueRuntimeError):
+    """The store did not answer, or its answer was lost: nobody knows whether the round happened. Try again.
+
+    `operation` is the protocol method that was under way.
+    """
+
+    def __init__(self, operation: str, reason: str = "") -> None:
+        super().__init__(f"{operation}: {reason}" if reason else operation)
+        self.operation = operation
+        self.reason = reason
+
+
+class StoreFull(StoreUnavailable):
+    """The store has no room (disk full, quota, memory limit). Nothing happened; room must be made first."""
+
+
+class StoreUnusable(QueueRuntimeError):
+    """The store cannot be used as configured (newer schema, read-only folder, missing rights).
+
+    Waiting does not help: it ends the start with this message.
+    """
+
+
+class InvalidRequest(QueueRuntimeError):
+    """A value breaks a rule and nothing was changed. `field` is the Python name of the value."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+class EventConflict(QueueRuntimeError):
+    """This event id is known with another task (http-api section 6). Nothing was changed."""
+
+    def __init__(self, event_id: str) -> None:
+        super().__init__(f"event {event_id!r} was delivered before with another task")
+        self.event_id = event_id
+
+
+class ConfigError(QueueRuntimeError):
+    """The environment has faults; `problems` lists all of them, each with its variable's name."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems

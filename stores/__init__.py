@@ -1,0 +1,1 @@
+"""Stores behind the protocol of queue_runtime.store."""
