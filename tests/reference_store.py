@@ -333,8 +333,8 @@ class ReferenceStore:
                 when=now,
                 owner=row.lease_owner,
                 duration_us=failure.duration_us,
-                message=failure.message[:MAX_MESSAGE],
-                trace=failure.trace[:MAX_TRACE],
+                message=_storable(failure.message[:MAX_MESSAGE]),
+                trace=_storable(failure.trace[:MAX_TRACE]),
             )
         )
         del entries[:-MAX_HISTORY]
@@ -548,6 +548,11 @@ class ReferenceStore:
             if row.lease_expires is not None
         )
         return any(self._announced < moment <= now for moment in moments if moment is not None)
+
+
+def _storable(text: str) -> str:
+    """The text with what has no UTF-8 form (lone surrogates, as tracebacks may hold) written as escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _by_priority(row: Task) -> tuple[int, int]:

@@ -1,0 +1,89 @@
+"""The shipped runtime on a private SQLite file, run the way users run it: `queue-runtime serve`."""
+
+import contextlib
+import http.client
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from benchmarks.processes import Child, free_port, running, wait_until
+from benchmarks.tally import FOLDER_VARIABLE, Reading
+
+ROOT = Path(__file__).resolve().parent.parent
+OTHERS = ("QUEUE_RUNTIME_", "GORGE_")
+"""Settings of the caller's own shell have no place in a measurement."""
+
+
+class Runtime:
+    """One benchmark folder: the database file, the handlers' tally, and the processes run on them."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.database = folder / "queue.sqlite"
+        self.tally = Reading(folder)
+        self._settings = dict(settings or {})
+
+    def environment(self, **settings: str) -> dict[str, str]:
+        """The environment of a process on this folder; settings are named without the prefix."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith(OTHERS)}
+        env |= {"PYTHONPATH": str(ROOT), FOLDER_VARIABLE: str(self.folder)}
+        wanted = {
+            "SQLITE_PATH": str(self.database),
+            "HANDLERS": "benchmarks.noop_handlers:registry",
+            "LOG_LEVEL": "warning",
+        }
+        wanted |= self._settings | {name.upper(): value for name, value in settings.items()}
+        return env | {f"QUEUE_RUNTIME_{name}": value for name, value in wanted.items()}
+
+    @contextlib.contextmanager
+    def serve(self, *, ready: bool = True, **settings: str) -> Iterator["Served"]:
+        """Run the runtime until the block ends; it must then end cleanly."""
+        port = free_port()
+        env = self.environment(listen=f"127.0.0.1:{port}", **settings)
+        command = [sys.executable, "-m", "queue_runtime", "serve"]
+        with running(command, self.folder / "serve.log", env=env, cwd=self.folder) as child:
+            served = Served(child, port)
+            if ready:
+                wait_until(served.ready, child, "queue-runtime is ready")
+            yield served
+            code = child.stop()
+            if code:
+                raise RuntimeError(f"queue-runtime ended with {code}:\n{child.tail()}")
+
+
+class Served:
+    """A runtime that serves."""
+
+    def __init__(self, child: Child, port: int) -> None:
+        self.child = child
+        self.port = port
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+
+    def ready(self) -> bool:
+        """Whether the readiness probe is green."""
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def call(self, method: str, path: str, body: object = None) -> object:
+        """One request on a kept-alive connection; the answer's data."""
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        text = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        self._connection.request(method, path, text, headers)
+        reply = self._connection.getresponse()
+        answer = reply.read()
+        if reply.status != 200:
+            raise RuntimeError(f"{method} {path}: {reply.status} {answer[:300]!r}")
+        return json.loads(answer)["data"]
+
+    def counts(self) -> dict[str, int]:
+        """The queue's own counts."""
+        found = self.call("GET", "/api/queue/stats")
+        assert isinstance(found, dict)
+        return found

@@ -1,0 +1,1 @@
+"""The HTTP faces: one file per face; app.py assembles them."""

@@ -1,0 +1,89 @@
+"""Probes and metrics. They need no token: what they tell is fit for everybody who can reach the port."""
+
+import asyncio
+
+import orjson
+import structlog
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.routing import Route
+
+from queue_runtime.api.reply import Reply
+from queue_runtime.api.request import Request
+from queue_runtime.api.routing import get
+from queue_runtime.errors import StoreUnavailable
+from queue_runtime.lifecycle import Lifecycle
+from queue_runtime.metrics import Metrics, WorkerView
+from queue_runtime.settler import Settler
+from queue_runtime.store import Store
+
+log = structlog.get_logger()
+
+PING_SECONDS = 5.0
+
+
+class HealthFace:
+    """`/` and `/healthz` never look at the store; `/readyz` says why the process should get no work."""
+
+    def __init__(
+        self, *, store: Store, settler: Settler, lifecycle: Lifecycle, metrics: Metrics, worker: WorkerView | None
+    ) -> None:
+        self._store = store
+        self._settler = settler
+        self._lifecycle = lifecycle
+        self._metrics = metrics
+        self._worker = worker
+
+    def routes(self) -> list[Route]:
+        return [
+            get("/", self.alive),
+            get("/healthz", self.alive),
+            get("/readyz", self.ready),
+            get("/metrics", self.metrics),
+        ]
+
+    async def alive(self, request: Request) -> Reply:
+        return Reply(b'{"status":"ok"}')
+
+    async def ready(self, request: Request) -> Reply:
+        reason = await self._reason()
+        answer: dict[str, object] = {"status": "ok"} if reason is None else {"status": "unavailable", "reason": reason}
+        if request.query.get("verbose", [""])[0] == "1":
+            answer["details"] = self._details()
+        return Reply(orjson.dumps(answer), 200 if reason is None else 503)
+
+    async def metrics(self, request: Request) -> Reply:
+        return Reply(await self._metrics.render(), media=CONTENT_TYPE_LATEST.encode())
+
+    async def _reason(self) -> str | None:
+        if self._lifecycle.stopping.is_set():
+            return "stopping"
+        if faults := self._lifecycle.faults:
+            return "; ".join(f"{source}: {reason}" for source, reason in sorted(faults.items()))
+        try:
+            async with asyncio.timeout(PING_SECONDS):
+                await self._store.ping()
+        except StoreUnavailable as error:
+            return f"the store does not answer: {error.reason or error.operation}"
+        except TimeoutError:
+            return f"the store did not answer within {PING_SECONDS:.0f} s"
+        except Exception as error:
+            log.exception("the store could not be asked", exc_info=error)
+            return "the store could not be asked; the log says why"
+        return None
+
+    def _details(self) -> dict[str, object]:
+        details: dict[str, object] = {
+            "stopping": self._lifecycle.stopping.is_set(),
+            "faults": self._lifecycle.faults,
+            "outcomesWaiting": self._settler.waiting,
+        }
+        if self._worker is not None:
+            stats = self._worker.stats
+            details["worker"] = {
+                "slots": stats.slots,
+                "active": stats.active,
+                "abandoned": stats.abandoned_now,
+                "leaseErrors": stats.lease_errors,
+                "supported": self._worker.supported,
+            }
+        return details

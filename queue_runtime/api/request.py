@@ -1,0 +1,132 @@
+"""One HTTP request as the faces see it: its headers, its query and its body, read within bounds."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import cached_property
+from urllib.parse import parse_qsl
+
+from msgspec import Struct
+from starlette.types import Receive, Scope
+
+from queue_runtime.api.errors import ApiError, ClientGone, bad_request, too_large, too_slow
+
+SCOPE_KEY = "queue_runtime.request"
+
+DISCARD_BYTES = 32 * 2**20
+DISCARD_SECONDS = 5
+"""So much of a refused body is read and dropped, so that the caller gets its reply and keeps its connection."""
+
+UPLOAD_FACTOR = 10
+"""A body that keeps arriving may take this many times as long as one may stand still."""
+
+MAX_REQUEST_ID = 128
+
+
+class Limits(Struct, frozen=True):
+    """What a request may ask of the server. `seconds`: for the work, and for a body that stands still."""
+
+    max_body: int
+    seconds: float
+
+
+class Request:
+    """One request. Its body is read once, by `read`; `discard` drops what was not read."""
+
+    def __init__(self, scope: Scope, receive: Receive, limits: Limits) -> None:
+        self._receive = receive
+        self._limits = limits
+        self.scope = scope
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.complete = self._has_no_body()
+        """whether the whole body has arrived"""
+
+    @property
+    def client(self) -> str:
+        """Address of the caller; `local` for one that came by a Unix socket."""
+        client = self.scope.get("client")
+        return str(client[0]) if client else "local"
+
+    @property
+    def seconds(self) -> float:
+        """How long the work for this request may take."""
+        return self._limits.seconds
+
+    @cached_property
+    def id(self) -> str:
+        """The caller's X-Request-Id when it is fit for a header and a log line, else one of our own."""
+        given = self.headers.get(b"x-request-id", b"").decode("latin-1")
+        if 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable():
+            return given
+        return os.urandom(8).hex()
+
+    @cached_property
+    def query(self) -> dict[str, list[str]]:
+        """The values of the query by name."""
+        found: dict[str, list[str]] = {}
+        try:
+            pairs = parse_qsl(self.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict")
+        except ValueError:
+            raise bad_request("query: must be UTF-8, and percent-encoded") from None
+        for name, value in pairs:
+            found.setdefault(name, []).append(value)
+        return found
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What the path names, such as the id in `tasks/{id}`."""
+        parameters: dict[str, str] = self.scope["path_params"]
+        return parameters
+
+    async def read(self) -> bytes:
+        """The whole body, which must be JSON by its content type and within the limits."""
+        media = self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if media != b"application/json":
+            raise bad_request("Content-Type: must be application/json")
+        limit = self._limits.max_body
+        declared = self.headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large(limit)
+        chunks: list[bytes] = []
+        await self._take_chunks(chunks.append, limit, self._limits.seconds)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def discard(self) -> None:
+        """Read what has not arrived yet and drop it, within bounds; `complete` says whether that was all."""
+        try:
+            await self._take_chunks(len, DISCARD_BYTES, min(DISCARD_SECONDS, self._limits.seconds))
+        except ApiError:
+            return  # too much or too slow: the connection closes after the reply instead
+
+    async def disconnected(self) -> None:
+        """Return when the caller has hung up. Only after the whole body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def _take_chunks(self, take: Callable[[bytes], object], limit: int, seconds: float) -> None:
+        if self.complete:
+            return
+        now = asyncio.get_running_loop().time
+        latest = now() + seconds * UPLOAD_FACTOR
+        size = 0
+        try:
+            async with asyncio.timeout(seconds) as bound:
+                while not self.complete:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    chunk: bytes = message.get("body", b"")
+                    self.complete = not message.get("more_body", False)
+                    size += len(chunk)
+                    if size > limit:
+                        raise too_large(limit)
+                    if chunk:
+                        take(chunk)
+                        bound.reschedule(min(now() + seconds, latest))
+        except TimeoutError:
+            raise too_slow() from None
+
+    def _has_no_body(self) -> bool:
+        if self.scope["http_version"].startswith("1"):
+            return self.headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in self.headers
+        return False  # HTTP/2 needs no header to send one

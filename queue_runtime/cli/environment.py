@@ -1,0 +1,34 @@
+"""How every command reads the environment, and how it ends when something is wrong."""
+
+import os
+from collections.abc import Iterable
+from typing import NoReturn
+
+import click
+
+from queue_runtime.config import Config, Reading, read_environment
+
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+
+
+def reading_or_exit() -> tuple[Reading, Config]:
+    """The environment, or the end of the process with every fault on stderr."""
+    reading = read_environment(os.environ)
+    if reading.config is None:
+        stop(reading.problems)
+    return reading, reading.config
+
+
+def stop(problems: Iterable[str]) -> NoReturn:
+    """End with exit code 2 because the configuration is wrong."""
+    click.echo("queue-runtime cannot start with this configuration:", err=True)
+    for problem in problems:
+        click.echo(f"  {problem}", err=True)
+    raise SystemExit(EXIT_CONFIG)
+
+
+def fail(reason: str) -> NoReturn:
+    """End with exit code 1 and one sentence."""
+    click.echo(f"queue-runtime: {reason}", err=True)
+    raise SystemExit(EXIT_FAILED)

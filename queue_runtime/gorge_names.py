@@ -1,0 +1,125 @@
+"""The old gorge variables: each is taken as one of ours, ignored or refused, and says why."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+GORGE_FAMILIES = ("GORGE_TASKQUEUE_", "GORGE_WORKER_", "GORGE_CONDUIT_")
+
+
+class GorgeName(Struct, frozen=True):
+    """What becomes of one old name.
+
+    With `field` its value is that setting's; without, it is ignored. `refused` stops the start for any value but
+    those in `harmless`. `words` translates values that mean something else here.
+    """
+
+    name: str
+    field: str | None = None
+    reason: str = ""
+    refused: str = ""
+    harmless: frozenset[str] = frozenset()
+    words: Mapping[str, str] = {}
+
+    def refusal(self, text: str) -> str | None:
+        """Why this value cannot be taken over; None: it can, or it is ignored."""
+        return self.refused if self.refused and text.casefold() not in self.harmless else None
+
+    def translate(self, text: str) -> str:
+        """The value in our words."""
+        return self.words.get(text, text)
+
+
+_FALSE = frozenset({"0", "false", "no", "off", "f"})
+_NO_CONDUIT = "this version runs no PHP, so its tasks would wait for ever: remove it and leave PHP work to Phorge"
+_NO_GATEWAY = "this version has no Conduit gateway: remove it, and let Conduit callers reach Phorge directly"
+_GATEWAY_ONLY = "it belongs to the Conduit gateway"
+_PHORGE_SIDE = "Phorge's own container reads it, the queue does not"
+_PHP_RUNS_IT = "mail and notifications have no native handler here"
+_ONE_STORE = (
+    "a worker here takes its tasks from the store, not from another queue service: remove it, and give this process "
+    "the store of the queue"
+)
+_REDIS = "gorge's Redis data is not ours: let gorge drain its queue first"
+
+_TABLE = (
+    GorgeName("GORGE_LISTEN_ADDR", "listen"),
+    GorgeName("GORGE_SERVICE_TOKEN", "token"),
+    GorgeName(
+        "GORGE_CONFIG_FILE", refused="settings come from the environment alone: give its entries as QUEUE_RUNTIME_*"
+    ),
+    GorgeName("GORGE_TASKQUEUE_BACKEND", "store"),
+    GorgeName("GORGE_TASKQUEUE_MYSQL_HOST", "mysql_host"),
+    GorgeName("GORGE_TASKQUEUE_MYSQL_PORT", "mysql_port"),
+    GorgeName("GORGE_TASKQUEUE_MYSQL_USER", "mysql_user"),
+    GorgeName("GORGE_TASKQUEUE_MYSQL_PASS", "mysql_password"),
+    GorgeName("GORGE_TASKQUEUE_NAMESPACE", "namespace"),
+    GorgeName("GORGE_TASKQUEUE_REDIS_ADDR", refused=_REDIS),
+    GorgeName("GORGE_TASKQUEUE_REDIS_PASSWORD", refused=_REDIS),
+    GorgeName("GORGE_TASKQUEUE_REDIS_DB", refused=_REDIS),
+    GorgeName("GORGE_TASKQUEUE_REDIS_KEY_PREFIX", refused=_REDIS),
+    GorgeName("GORGE_TASKQUEUE_LEASE_DURATION", "http_lease_seconds"),
+    GorgeName("GORGE_TASKQUEUE_RETRY_WAIT", "retry_seconds"),
+    GorgeName(
+        "GORGE_TASKQUEUE_SCHEDULER_ENABLED",
+        reason="there is no scheduler to switch off",
+        refused="there is no scheduler for Phorge's triggers here: leave them to Phorge's own trigger daemon",
+        harmless=_FALSE,
+    ),
+    GorgeName("GORGE_TASKQUEUE_SCHEDULER_CONDUIT_URI", reason="only the scheduler uses it"),
+    GorgeName("GORGE_TASKQUEUE_SCHEDULER_CONDUIT_TOKEN", reason="only the scheduler uses it"),
+    GorgeName("GORGE_TASKQUEUE_URI", reason=_PHORGE_SIDE),
+    GorgeName("GORGE_TASKQUEUE_TOKEN", reason=_PHORGE_SIDE),
+    GorgeName("GORGE_TASKQUEUE_DISABLE_PHD_TASKMASTER", reason=_PHORGE_SIDE),
+    GorgeName("GORGE_WORKER_TASK_QUEUE_URL", refused=_ONE_STORE),
+    GorgeName("GORGE_WORKER_TASK_QUEUE_TOKEN", reason="it goes with GORGE_WORKER_TASK_QUEUE_URL"),
+    GorgeName("GORGE_WORKER_LEASE_LIMIT", reason="a lease takes as many tasks as there are free slots"),
+    GorgeName("GORGE_WORKER_POLL_INTERVAL_MS", reason="the worker is woken when work arrives"),
+    GorgeName("GORGE_WORKER_MAX_WORKERS", "slots"),
+    GorgeName("GORGE_WORKER_IDLE_TIMEOUT_SEC", reason="an idle worker is woken when work arrives"),
+    GorgeName("GORGE_WORKER_CONDUIT_URL", refused=_NO_CONDUIT),
+    GorgeName("GORGE_WORKER_CONDUIT_TOKEN", reason="it goes with GORGE_WORKER_CONDUIT_URL"),
+    GorgeName("GORGE_WORKER_TASK_CLASS_FILTER", "task_classes"),
+    GorgeName("GORGE_WORKER_DRAIN_TIMEOUT_SEC", "grace_seconds", words={"0": "30"}),  # gorge: 0 means its default
+    GorgeName("GORGE_WORKER_OUTBOX_DSN", reason="outcomes are kept until the store has them, without an outbox"),
+    GorgeName("GORGE_WORKER_FEED_POLICY_FILE", "feed_policy_file"),
+    GorgeName("GORGE_WORKER_NOTIFICATION_POLICY_FILE", reason=_PHP_RUNS_IT),
+    GorgeName("GORGE_WORKER_NOTIFICATION_MODE", reason=_PHP_RUNS_IT),
+    GorgeName("GORGE_WORKER_MAIL_OUTBOX_DSN", reason=_PHP_RUNS_IT),
+    GorgeName("GORGE_WORKER_MAILER_URL", reason=_PHP_RUNS_IT),
+    GorgeName("GORGE_WORKER_MAILER_TOKEN", reason=_PHP_RUNS_IT),
+    GorgeName("GORGE_CONDUIT_UPSTREAM_URL", refused=_NO_GATEWAY),
+    GorgeName("GORGE_CONDUIT_PROXY_TIMEOUT_SEC", reason=_GATEWAY_ONLY),
+    GorgeName("GORGE_CONDUIT_MAX_BODY_SIZE", reason=_GATEWAY_ONLY),
+    GorgeName("GORGE_CONDUIT_RATE_LIMIT_RPS", reason=_GATEWAY_ONLY),
+    GorgeName("GORGE_CONDUIT_RATE_LIMIT_BURST", reason=_GATEWAY_ONLY),
+    GorgeName("GORGE_CONDUIT_RATE_LIMIT_EXEMPT", reason=_GATEWAY_ONLY),
+    GorgeName("GORGE_CONDUIT_URI", reason=_PHORGE_SIDE),
+    GorgeName("GORGE_CONDUIT_TOKEN", reason=_PHORGE_SIDE),
+)
+
+GORGE_NAMES: Mapping[str, GorgeName] = {one.name: one for one in _TABLE}
+
+
+def _generic(name: str, known: str) -> tuple[str, str]:
+    return name, f"the name is too common to act on; if it is meant for gorge, see {known} in docs/operations.md"
+
+
+# Names without a prefix, which gorge's first release read for its worker and gateway. Other programs use the same
+# names, so acting on them could change this service by accident.
+GENERIC_NAMES: Mapping[str, str] = dict(
+    (
+        _generic("LISTEN_ADDR", "GORGE_LISTEN_ADDR"),
+        _generic("SERVICE_TOKEN", "GORGE_SERVICE_TOKEN"),
+        _generic("TASK_QUEUE_URL", "GORGE_WORKER_TASK_QUEUE_URL"),
+        _generic("TASK_QUEUE_TOKEN", "GORGE_WORKER_TASK_QUEUE_TOKEN"),
+        _generic("LEASE_LIMIT", "GORGE_WORKER_LEASE_LIMIT"),
+        _generic("POLL_INTERVAL_MS", "GORGE_WORKER_POLL_INTERVAL_MS"),
+        _generic("MAX_WORKERS", "GORGE_WORKER_MAX_WORKERS"),
+        _generic("IDLE_TIMEOUT_SEC", "GORGE_WORKER_IDLE_TIMEOUT_SEC"),
+        _generic("CONDUIT_URL", "GORGE_WORKER_CONDUIT_URL"),
+        _generic("CONDUIT_TOKEN", "GORGE_WORKER_CONDUIT_TOKEN"),
+        _generic("TASK_CLASS_FILTER", "GORGE_WORKER_TASK_CLASS_FILTER"),
+        _generic("UPSTREAM_URL", "GORGE_CONDUIT_UPSTREAM_URL"),
+    )
+)

@@ -1,0 +1,140 @@
+"""One handler: its settings, and how it reads the data of a task."""
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from queue_runtime.context import PermanentFailure
+from queue_runtime.errors import ConfigError
+
+RetryPolicy = Callable[[int], float]
+
+ANY_CLASS = "*"
+"""How the fallback is named where classes are listed."""
+
+
+class HandlerSpec:
+    """One handler with its settings. `task_class` is ANY_CLASS for the fallback."""
+
+    __slots__ = (
+        "_decode",
+        "concurrency",
+        "finish_unsure",
+        "function",
+        "is_async",
+        "max_attempts",
+        "origin",
+        "retry",
+        "task_class",
+        "timeout",
+    )
+
+    def __init__(
+        self,
+        task_class: str,
+        function: Callable[..., object],
+        *,
+        timeout: float | None = None,
+        max_attempts: int | None = None,
+        retry: float | RetryPolicy | None = None,
+        concurrency: int | None = None,
+        finish_unsure: bool = False,
+    ) -> None:
+        problems = [
+            f"{name} must be {rule}, not {value!r}"
+            for name, value, rule, right in (
+                ("timeout", timeout, "above 0", timeout is None or timeout > 0),
+                ("max_attempts", max_attempts, "at least 1", max_attempts is None or max_attempts >= 1),
+                ("concurrency", concurrency, "at least 1", concurrency is None or concurrency >= 1),
+                ("retry", retry, "at least 0", retry is None or callable(retry) or retry >= 0),
+            )
+            if not right
+        ]
+        self.task_class = task_class
+        self.function = function
+        self.timeout = timeout
+        self.max_attempts = max_attempts
+        self.retry = retry
+        self.concurrency = concurrency
+        self.finish_unsure = finish_unsure
+        self.origin = _origin(function)
+        self.is_async = _is_async(function)
+        self._decode: Callable[[str], object] | None = None
+        problems += _call_problems(function)
+        try:
+            self._decode = _decoder(function)
+        except NameError:
+            pass  # a type defined further down in its module is found at the first use
+        except TypeError as error:
+            problems.append(f"the type of its data cannot be decoded: {error}")
+        if problems:
+            raise ConfigError([f"{task_class} ({self.origin}): {problem}" for problem in problems])
+
+    def read(self, data: str | None) -> object:
+        """The payload as the handler's own type; raises PermanentFailure where it does not fit."""
+        if self._decode is None:
+            self._decode = _decoder(self.function)
+        try:
+            return self._decode(data or "")
+        except msgspec.DecodeError as error:
+            raise PermanentFailure(f"data: {_plain(str(error))}") from None
+
+
+def _origin(function: Callable[..., object]) -> str:
+    """Where the handler is defined, for messages."""
+    plain = inspect.unwrap(function)
+    name = getattr(plain, "__qualname__", type(plain).__qualname__)
+    module = getattr(plain, "__module__", "?")
+    code = getattr(plain, "__code__", None)
+    return f"{module}.{name}" if code is None else f"{module}.{name}, line {code.co_firstlineno}"
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    if inspect.isroutine(function) or isinstance(function, functools.partial):
+        return inspect.iscoroutinefunction(function)
+    return inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _call_problems(function: Callable[..., object]) -> list[str]:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return ["is a generator, which would never run"]
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return ["must take two arguments, (context, data)"]
+    except ValueError:
+        pass  # a builtin without a signature: its first call tells
+    return []
+
+
+def _decoder(function: Callable[..., object]) -> Callable[[str], object]:
+    """How the second argument is read: as text when it is untyped or `str`, else from JSON."""
+    wanted = _data_type(function)
+    return str if wanted is str else msgspec.json.Decoder(Any if wanted is object else wanted).decode
+
+
+def _data_type(function: Callable[..., object]) -> Any:  # a type form, for which 3.11 has no name
+    try:
+        annotation = list(inspect.signature(function).parameters.values())[1].annotation
+    except (ValueError, TypeError, IndexError):
+        return str
+    if annotation is inspect.Parameter.empty:
+        return str
+    plain = inspect.unwrap(function)
+    while isinstance(plain, functools.partial):
+        plain = plain.func
+    names = getattr(plain if inspect.isroutine(plain) else type(plain).__call__, "__globals__", {})
+    # only this one: the type of the context may well be imported for type checkers alone
+    alone = types.SimpleNamespace(__annotations__={"data": annotation})
+    return typing.get_type_hints(alone, globalns=names, include_extras=True)["data"]
+
+
+def _plain(message: str) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.x`" as "expected int, got str at $.x"."""
+    text = message.replace("`", "").replace(" - at ", " at ")
+    return text[:1].lower() + text[1:] if not text.startswith("JSON") else text

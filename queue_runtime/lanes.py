@@ -1,0 +1,91 @@
+"""Which task classes are leased together, and when asking for them is worth a call."""
+
+from collections.abc import Collection
+
+from queue_runtime.handler_spec import HandlerSpec
+from queue_runtime.registry import Registry
+
+SAFETY_SECONDS = 1.0
+"""A lane that had nothing is asked again after this time even when nothing rang."""
+
+SHORTEST_REST = 0.005
+LONGEST_REST = 0.1
+"""Rests after rings that brought nothing (work that nobody here may take, or that others were quicker at)."""
+
+DUE_FIRST_EVERY = 4
+
+
+class Lane:
+    """Classes leased by one call. A handler with a cap below the slots has a lane of its own.
+
+    The lane remembers that it had nothing more to give: then only a ring, or the safety time, makes the next
+    call worth it.
+    """
+
+    def __init__(
+        self,
+        classes: Collection[str] | None,
+        without_classes: Collection[str] = (),
+        *,
+        capped: HandlerSpec | None = None,
+    ) -> None:
+        self.classes = classes
+        self.without_classes = without_classes
+        self.capped = capped
+        self._calls = 0
+        self._empty = False
+        self._seen = 0
+        self._look_at = 0.0
+        self._rest = 0.0
+        self._rest_until = 0.0
+
+    def next_is_due_first(self) -> bool:
+        """Count a call; whether it shall take what came due before what is new, so that neither starves."""
+        self._calls += 1
+        return self._calls % DUE_FIRST_EVERY == 0
+
+    def wait(self, rings: int, now: float) -> float:
+        """Seconds until the next call is worth making."""
+        if not self._empty:
+            return 0.0
+        return max((self._look_at if rings == self._seen else self._rest_until) - now, 0.0)
+
+    def answered(self, count: int, *, short: bool, rings: int, now: float) -> None:
+        """A call brought `count` tasks; `short`: there were no more. `rings` as read before the call."""
+        rung = self._empty and rings != self._seen
+        if count or not rung:
+            self._rest = 0.0
+        else:
+            self._rest = min(max(self._rest * 2, SHORTEST_REST), LONGEST_REST)
+        self._empty = short
+        self._seen = rings
+        self._look_at = now + SAFETY_SECONDS
+        self._rest_until = now + self._rest
+
+
+def lanes_of(registry: Registry, classes: frozenset[str] | None, *, slots: int) -> list[Lane]:
+    """The lanes for these handlers, narrowed to `classes`: never lease what you cannot run."""
+    specs = [spec for spec in registry.specs if spec is not registry.fallback_spec]
+    if classes is not None:
+        specs = [spec for spec in specs if spec.task_class in classes]
+    own_lane = [spec for spec in specs if _is_capped(spec, slots)]
+    together = frozenset(spec.task_class for spec in specs if not _is_capped(spec, slots))
+    lanes = [Lane(frozenset({spec.task_class}), capped=spec) for spec in own_lane]
+
+    fallback = registry.fallback_spec
+    if fallback is None:
+        return [Lane(together), *lanes] if together else lanes
+    if _is_capped(fallback, slots):
+        others = Lane(
+            None if classes is None else classes - registry.classes,
+            registry.classes if classes is None else (),
+            capped=fallback,
+        )
+        lanes.append(others)
+        return [Lane(together), *lanes] if together else lanes
+    apart = frozenset(spec.task_class for spec in own_lane)
+    return [Lane(None, apart) if classes is None else Lane(classes - apart), *lanes]
+
+
+def _is_capped(spec: HandlerSpec, slots: int) -> bool:
+    return spec.concurrency is not None and spec.concurrency < slots

@@ -1,0 +1,255 @@
+"""Leases what free slots can start now, and keeps the slots full."""
+
+import asyncio
+import math
+import time
+
+import anyio
+import structlog
+
+from queue_runtime.backoff import Outage, pause
+from queue_runtime.context import Context, Retry
+from queue_runtime.doorbell import Doorbell
+from queue_runtime.errors import StoreUnavailable
+from queue_runtime.handler_spec import ANY_CLASS, HandlerSpec
+from queue_runtime.heartbeat import Heartbeat
+from queue_runtime.lanes import SAFETY_SECONDS, Lane, lanes_of
+from queue_runtime.lifecycle import Lifecycle
+from queue_runtime.owner import Owners
+from queue_runtime.registry import Registry
+from queue_runtime.runner import STOP_SECONDS, Runner
+from queue_runtime.settler import Settler
+from queue_runtime.stats import WorkerStats
+from queue_runtime.store import Store
+from queue_runtime.task import MAX_LEASE_BYTES, MAX_LEASE_LIMIT, Lease, Release, Settled, Settlement, Task
+
+GATHER_ROUNDS = 2
+"""Settle rounds for which a lease waits until half of the slots are free."""
+
+LAST_CALL_SECONDS = 5.0
+"""How long a shutdown waits for a lease call that is under way."""
+
+
+async def _no_handler(context: Context, data: str) -> None:
+    """Stands in where a store hands out a class that was not asked for (its names may not tell case apart)."""
+    raise Retry(reason=f"no handler for task class {context.task.task_class}")
+
+
+NO_HANDLER = HandlerSpec(ANY_CLASS, _no_handler)
+
+
+class LeaseLoop:
+    """The worker: one lease call at a time under a new owner each, one run for each task that it brings.
+
+    A call takes no more than free slots can start. After a reply that was short the next call waits for the
+    doorbell or for a second. While outcomes are being written it waits for half of the slots to be free, but
+    for two rounds at most: that makes batches of short tasks, and never keeps a slot from a long one's
+    neighbours.
+    """
+
+    def __init__(  # noqa: PLR0917  collaborators come first, by position; settings after the star
+        self,
+        store: Store,
+        registry: Registry,
+        settler: Settler,
+        heartbeat: Heartbeat,
+        doorbell: Doorbell,
+        lifecycle: Lifecycle,
+        stats: WorkerStats,
+        *,
+        slots: int,
+        lease_seconds: int,
+        patience: int,
+        retry_seconds: float,
+        classes: frozenset[str] | None = None,
+        queues: frozenset[str] | None = None,
+        owners: Owners | None = None,
+        stop_seconds: float = STOP_SECONDS,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._settler = settler
+        self._heartbeat = heartbeat
+        self._doorbell = doorbell
+        self._lifecycle = lifecycle
+        self.stats = stats
+        self._slots = slots
+        self._lease_seconds = lease_seconds
+        # A reply older than this comes too late for the next renewal: others may have the tasks before it.
+        self._too_late = lease_seconds * 2 / 3 + patience
+        self._classes = classes
+        self._queues = queues
+        self._owners = Owners() if owners is None else owners
+        self._outage = Outage("worker", lifecycle)
+        self._log = structlog.get_logger().bind()
+        self._runner = Runner(
+            settler,
+            heartbeat,
+            stats,
+            slots=slots,
+            retry_seconds=retry_seconds,
+            changed=self._wake,
+            stop_seconds=stop_seconds,
+        )
+        self._lanes = lanes_of(registry, classes, slots=slots)
+        self._call = asyncio.Lock()
+        self._gathering_since: int | None = None
+        self._sleeper: asyncio.Future[None] | None = None
+        stats.slots = slots
+        doorbell.subscribe(self._wake)
+
+    @property
+    def supported(self) -> list[str]:
+        """The classes this worker leases; `*` stands for all others."""
+        fallback = [ANY_CLASS] if self._registry.fallback_spec is not None else []
+        if self._classes is None:
+            return [*sorted(self._registry.classes), *fallback]
+        return sorted(self._classes if fallback else self._classes & self._registry.classes)
+
+    @property
+    def abandoned_ids(self) -> list[int]:
+        """Tasks whose handlers did not stop when told to, and still run."""
+        return self._runner.abandoned_ids
+
+    async def run(self, stop: anyio.Event) -> None:
+        """Lease until told to stop. What runs then goes on; see `finish`."""
+        self._say_what_is_leased()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._wake_at, stop)
+            while not stop.is_set():
+                wait = self._wait()
+                if wait > 0:
+                    await self._sleep(wait)
+                    continue
+                try:
+                    await self.lease_once(due_only=True)
+                except StoreUnavailable as error:
+                    await pause(stop, self._outage.failed(error))
+                else:
+                    self._outage.over()
+            group.cancel_scope.cancel()
+
+    async def finish(self, grace: float, hurry: anyio.Event) -> None:
+        """Let the runs end within the grace, or until `hurry`; stop the rest and wait until they have ended.
+
+        A lease call that is still under way gets a bound of its own: what it brings is given back.
+        """
+        await self._runner.finish(grace, hurry)
+        with anyio.move_on_after(LAST_CALL_SECONDS):
+            async with self._call:
+                pass
+
+    async def lease_once(self, *, due_only: bool = False) -> int:
+        """One call for each lane that has room (and, with `due_only`, is worth one); the number of tasks started."""
+        started = 0
+        for lane in self._lanes:
+            limit = self._room(lane)
+            if limit > 0 and not (due_only and lane.wait(self._doorbell.count, time.monotonic()) > 0):
+                started += await self._lease(lane, min(limit, MAX_LEASE_LIMIT))
+        # The next time another lane has the first choice of the free slots.
+        self._lanes = [*self._lanes[1:], *self._lanes[:1]]
+        return started
+
+    def _room(self, lane: Lane) -> int:
+        free = self._runner.free
+        return free if lane.capped is None else min(free, self._runner.room(lane.capped))
+
+    async def _lease(self, lane: Lane, limit: int) -> int:
+        owner = self._owners.next()
+        rings = self._doorbell.count
+        asked_at = time.monotonic()  # from BEFORE the call: a slow reply makes us stop early, never late
+        async with self._call:
+            tasks = await self._ask(lane, limit, owner)
+            return self._take(lane, limit, owner, tasks, rings=rings, asked_at=asked_at)
+
+    async def _ask(self, lane: Lane, limit: int, owner: str) -> list[Task]:
+        try:
+            tasks = await self._store.lease(
+                owner,
+                limit,
+                self._lease_seconds,
+                classes=lane.classes,
+                without_classes=lane.without_classes,
+                queues=self._queues,
+                without=(*self._heartbeat.task_ids, *self._runner.abandoned_ids),
+                due_first=lane.next_is_due_first(),
+                order="dispatch",
+            )
+        except StoreUnavailable:
+            self.stats.lease_errors += 1
+            raise
+        self.stats.leases += 1
+        self.stats.last_lease_at = time.monotonic()
+        self._gathering_since = None
+        return tasks
+
+    def _take(self, lane: Lane, limit: int, owner: str, tasks: list[Task], *, rings: int, asked_at: float) -> int:
+        now = time.monotonic()
+        short = len(tasks) < limit and sum(len(task.data or "") for task in tasks) < MAX_LEASE_BYTES // 2
+        lane.answered(len(tasks), short=short, rings=rings, now=now)
+        if self._lifecycle.stopping.is_set() or now - asked_at > self._too_late:
+            self._give_back(tasks, owner)
+            return 0
+        lease_until = asked_at + self._lease_seconds
+        for task in tasks:
+            self._runner.start(task, self._registry.find(task.task_class) or NO_HANDLER, owner, lease_until)
+        return len(tasks)
+
+    def _give_back(self, tasks: list[Task], owner: str) -> None:
+        if tasks:
+            self._log.info("lease came too late; given back", tasks=len(tasks), owner=owner)
+        for task in tasks:
+            self._settler.submit(Settlement.held(Lease(task.id, owner), Release()), _forget)
+
+    def _wait(self) -> float:
+        """Seconds until the next lease call is worth making."""
+        if self._settler.full or self._heartbeat.failing:
+            return SAFETY_SECONDS
+        if self._is_gathering():
+            return SAFETY_SECONDS
+        rings, now = self._doorbell.count, time.monotonic()
+        return min((lane.wait(rings, now) for lane in self._lanes if self._room(lane) > 0), default=math.inf)
+
+    def _is_gathering(self) -> bool:
+        """Whether more slots are likely to be free in a moment."""
+        if self._runner.free * 2 >= self._slots or not self._settler.busy:
+            return False
+        if self._gathering_since is None:
+            self._gathering_since = self._settler.rounds
+        return self._settler.rounds - self._gathering_since < GATHER_ROUNDS
+
+    def _wake(self) -> None:
+        """Something changed: a slot, an outcome, a ring, the order to stop."""
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
+
+    async def _wake_at(self, stop: anyio.Event) -> None:
+        await stop.wait()
+        self._wake()
+
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep until woken. Nothing is awaited between the look at the state and this, so no wake-up is lost."""
+        loop = asyncio.get_running_loop()
+        self._sleeper = loop.create_future()
+        timer: asyncio.TimerHandle | None = None
+        if seconds != math.inf:
+            timer = loop.call_later(seconds, self._wake)
+        try:
+            await self._sleeper
+        finally:
+            self._sleeper = None
+            if timer is not None:
+                timer.cancel()
+
+    def _say_what_is_leased(self) -> None:
+        supported = self.supported
+        if not self._lanes:
+            self._log.warning("this worker leases nothing: it has a handler for no class that it may take")
+        else:
+            self._log.info("worker started", classes=supported, slots=self._slots)
+        if self._classes is not None and (missing := sorted(self._classes - set(supported))):
+            self._log.warning("classes without a handler are left to others", classes=missing)
+
+
+def _forget(settled: Settled) -> None:
+    """Nothing waits for the end of a task that was never started."""

@@ -1,0 +1,106 @@
+"""Opens the sockets that the HTTP server listens on, and gives them readable names."""
+
+import errno
+import socket
+import stat
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from queue_runtime.errors import QueueRuntimeError
+
+BACKLOG = 2048
+UNIX = "unix:"
+
+_NOT_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+"""A name such as localhost stands for several addresses, and a machine need not have all of them."""
+
+
+class ListenError(QueueRuntimeError):
+    """An address cannot be listened on."""
+
+
+def open_all(addresses: Sequence[str]) -> list[socket.socket]:
+    """Listening sockets for `host:port`, `[::1]:port`, `:port` (all interfaces) and `unix:/path`; all or none."""
+    with ExitStack() as undo:
+        opened = [one for address in addresses for one in _open(address, undo)]
+        undo.pop_all()
+    return opened
+
+
+def name_of(listening: socket.socket) -> str:
+    """The address as one would write it, with the real port where 0 was asked for."""
+    address = listening.getsockname()
+    if listening.family == socket.AF_UNIX:
+        return f"{UNIX}{address}"
+    host, port = address[:2]
+    return f"[{host}]:{port}" if listening.family == socket.AF_INET6 else f"{host}:{port}"
+
+
+def remove_files(names: Sequence[str]) -> None:
+    """Take away the files that Unix sockets leave behind."""
+    for name in names:
+        if name.startswith(UNIX):
+            with suppress(FileNotFoundError):
+                Path(name.removeprefix(UNIX)).unlink()
+
+
+def _open(address: str, undo: ExitStack) -> list[socket.socket]:
+    try:
+        if address.startswith(UNIX):
+            return [_open_unix(Path(address.removeprefix(UNIX)), undo)]
+        return _open_tcp(address, undo)
+    except OSError as error:
+        raise ListenError(f"cannot listen on {address}: {error.strerror or error}") from error
+
+
+def _open_tcp(address: str, undo: ExitStack) -> list[socket.socket]:
+    host, _, port = address.rpartition(":")
+    infos = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    opened = []
+    missing: OSError | None = None
+    for family, kind, protocol, _, place in infos:
+        try:
+            listening = undo.enter_context(socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listening.bind(place)
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                raise
+            missing = error
+            continue
+        opened.append(_listen(listening))
+    if not opened:
+        raise missing or OSError(errno.EADDRNOTAVAIL, "the name has no address")
+    return opened
+
+
+def _open_unix(path: Path, undo: ExitStack) -> socket.socket:
+    listening = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    if _is_left_over(path):
+        path.unlink()
+    listening.bind(str(path))
+    return _listen(listening)
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether a socket stands there that nobody listens on any more."""
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return False
+    except FileNotFoundError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+def _listen(listening: socket.socket) -> socket.socket:
+    listening.listen(BACKLOG)
+    listening.setblocking(False)
+    return listening

@@ -1,0 +1,66 @@
+"""Log set-up: one line an event on stderr, for people or as JSON; what must stay secret is cut out of every line."""
+
+import logging
+import sys
+from collections.abc import Collection
+
+import orjson
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class HideSecrets:
+    """The last net under the rule that nobody logs a secret: whatever got into a line is replaced."""
+
+    def __init__(self, secrets: Collection[str]) -> None:
+        self._secrets = tuple(secrets)
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        for key, value in event.items():
+            if not isinstance(value, bool | int | float | None):
+                text = str(value)
+                for secret in self._secrets:
+                    if secret in text:
+                        text = event[key] = text.replace(secret, "****")
+        return event
+
+
+def configure(form: str, level: str, secrets: Collection[str] = ()) -> None:
+    """Send every log line of the process, those of the libraries too, through one chain to stderr."""
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    if secrets:
+        shared.append(HideSecrets(secrets))
+    renderer: Processor = (
+        structlog.processors.JSONRenderer(serializer=_to_json)
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+    )
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    # libraries tell what they do at INFO, and our own lines say it already
+    foreign = LEVELS[level] if level == "debug" else max(LEVELS[level], logging.WARNING)
+    logging.basicConfig(handlers=[handler], level=foreign, force=True)
+
+
+def _to_json(event: EventDict, **_: object) -> str:
+    return orjson.dumps(event, default=str).decode()

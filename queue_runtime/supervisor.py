@@ -1,0 +1,208 @@
+"""Starts the loops, and stops them in the order that loses nothing."""
+
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+import anyio
+import structlog
+
+from queue_runtime.doorbell import Doorbell
+from queue_runtime.errors import QueueRuntimeError
+from queue_runtime.heartbeat import Heartbeat
+from queue_runtime.intake import Intake
+from queue_runtime.lease_loop import LeaseLoop
+from queue_runtime.lifecycle import Lifecycle
+from queue_runtime.settler import Settler
+from queue_runtime.signals import owned_signals
+from queue_runtime.store import Store
+from queue_runtime.sweep_loop import SweepLoop
+from queue_runtime.watchdog import Watchdog
+
+EXIT_CRASHED = 1
+EXIT_UNFINISHED = 3
+"""Some tasks were neither settled nor released; the last log line has their ids."""
+
+SERVER_SECONDS = 15.0
+"""Bound for the closing of the HTTP server, which has a shorter one of its own."""
+
+CRASH_SECONDS = 10.0
+"""Bound for putting things in order after a crash."""
+
+CRASH_DRAIN_SECONDS = 2.0
+
+LAST_ROUND_SECONDS = 5.0
+
+
+SETTLER = "settler"
+INTAKE = "intake"
+SERVER = "HTTP server"
+
+Loop = Callable[[], Awaitable[None]]
+
+
+class HttpServer(Protocol):
+    """What the supervisor needs of server.py."""
+
+    async def run(self, on_started: Callable[[Sequence[str]], None] | None = None) -> None: ...
+
+
+@dataclass(kw_only=True)
+class Runtime:
+    """The parts of one process, put together by compose.py. What its roles do not need is None."""
+
+    lifecycle: Lifecycle
+    store: Store
+    intake: Intake
+    settler: Settler
+    doorbell: Doorbell
+    lease_loop: LeaseLoop | None = None
+    heartbeat: Heartbeat | None = None
+    sweep_loop: SweepLoop | None = None
+    watchdog: Watchdog | None = None
+    server: HttpServer | None = None
+    on_started: Callable[[Sequence[str]], None] | None = None
+    grace_seconds: float = 30.0
+
+
+async def supervise(runtime: Runtime) -> int:
+    """Run until told to stop, or until a loop crashes; the exit code.
+
+    The caller closes the stores afterwards. If `runtime.lease_loop.abandoned_ids` is not empty then, it has to
+    leave by `end_process`: a handler that does not stop would hold up every ordinary way out.
+    """
+    return await _Supervision(runtime).run()
+
+
+def end_process(code: int) -> NoReturn:
+    """Leave at once, whatever threads and tasks still run."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            stream.flush()
+    os._exit(code)
+
+
+class _Supervision:
+    """One supervised life of the process."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._log = structlog.get_logger().bind()
+        self._hurry = anyio.Event()
+        """the grace is over now: a second signal, or a crash"""
+        self._last_stop = anyio.Event()
+        """the loops that serve to the very end shall end"""
+        self._ended: dict[str, anyio.Event] = {}
+        self._crashed = False
+
+    async def run(self) -> int:
+        with owned_signals(self._on_stop, self._on_hangup):
+            async with anyio.create_task_group() as group:
+                for name, loop in self._loops().items():
+                    self._ended[name] = anyio.Event()
+                    group.start_soon(self._guard, name, loop)
+                await self._runtime.lifecycle.stopping.wait()
+                await self._stop_in_order()
+                group.cancel_scope.cancel()
+        unfinished = self._unfinished()
+        if unfinished:
+            self._log.error("stopped with tasks neither settled nor released", task_ids=unfinished)
+        else:
+            self._log.info("stopped")
+        if self._crashed:
+            return EXIT_CRASHED
+        return EXIT_UNFINISHED if unfinished else 0
+
+    def _loops(self) -> dict[str, Loop]:
+        runtime, stopping = self._runtime, self._runtime.lifecycle.stopping
+        loops: dict[str, Loop] = {
+            SETTLER: lambda: runtime.settler.run(self._last_stop),
+            INTAKE: lambda: runtime.intake.run(self._last_stop),
+            "doorbell": lambda: runtime.doorbell.listen(runtime.store, stopping),
+        }
+        if (watchdog := runtime.watchdog) is not None:
+            loops["watchdog"] = lambda: watchdog.run(self._last_stop)
+        if (heartbeat := runtime.heartbeat) is not None:
+            loops["heartbeat"] = lambda: heartbeat.run(self._last_stop)
+        if (lease_loop := runtime.lease_loop) is not None:
+            loops["lease loop"] = lambda: lease_loop.run(stopping)
+        if (sweep_loop := runtime.sweep_loop) is not None:
+            loops["sweep loop"] = lambda: sweep_loop.run(stopping)
+        if (server := runtime.server) is not None:
+            loops[SERVER] = lambda: self._serve(server)
+        return loops
+
+    async def _serve(self, server: HttpServer) -> None:
+        await server.run(self._runtime.on_started)
+        if not self._runtime.lifecycle.closing.is_set():
+            raise RuntimeError("the HTTP server ended by itself")
+
+    async def _guard(self, name: str, loop: Loop) -> None:
+        """Let a crash end the process loudly, and the other loops in order."""
+        try:
+            await loop()
+        except Exception as error:  # noqa: BLE001  it is what ends the process; nothing is hidden
+            cause = _first(error)
+            if isinstance(cause, QueueRuntimeError):
+                self._log.error(f"{name} failed", reason=str(cause))
+            else:
+                self._log.error(f"{name} crashed", exc_info=error)
+            self._crashed = True
+            self._hurry.set()
+            self._runtime.lifecycle.stopping.set()
+        finally:
+            self._ended[name].set()
+
+    def _on_stop(self, signal_name: str) -> None:
+        stopping = self._runtime.lifecycle.stopping
+        if stopping.is_set():
+            self._log.warning("second signal: the grace is over", signal=signal_name)
+            self._hurry.set()
+            return
+        self._log.info("stopping", signal=signal_name, grace_seconds=self._runtime.grace_seconds)
+        stopping.set()
+
+    def _on_hangup(self) -> None:
+        self._log.info("SIGHUP ignored: settings are read at the start alone")
+
+    async def _stop_in_order(self) -> None:
+        """The stop order of docs/architecture.md. Leasing and sweep have heard of it by `lifecycle.stopping`."""
+        runtime = self._runtime
+        with anyio.move_on_after(CRASH_SECONDS if self._crashed else None):
+            if runtime.lease_loop is not None:
+                await runtime.lease_loop.finish(runtime.grace_seconds, self._hurry)
+            if self._crashed:
+                await runtime.settler.drain(seconds=CRASH_DRAIN_SECONDS)
+            else:
+                await runtime.settler.drain()
+        runtime.lifecycle.closing.set()
+        await self._wait_for(SERVER, SERVER_SECONDS)
+        # Not before the server has closed: its last callers get their answers.
+        self._last_stop.set()
+        await self._wait_for(INTAKE, LAST_ROUND_SECONDS)
+        await self._wait_for(SETTLER, LAST_ROUND_SECONDS)
+
+    async def _wait_for(self, name: str, seconds: float) -> None:
+        if name in self._ended:
+            with anyio.move_on_after(seconds):
+                await self._ended[name].wait()
+
+    def _unfinished(self) -> list[int]:
+        runtime = self._runtime
+        unfinished = set(runtime.settler.unwritten_ids)
+        if runtime.heartbeat is not None:
+            unfinished.update(runtime.heartbeat.task_ids)
+        if runtime.lease_loop is not None:
+            unfinished.update(runtime.lease_loop.abandoned_ids)
+        return sorted(unfinished)
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,243 @@
+"""The store of one SQLite file: a thread that writes, a thread that reads, one table for active and archived tasks.
+
+Calls that wait at the same time share one commit. The rules are in `sqlite_lease`, `sqlite_settle` and their
+neighbours; the statements in `sql/sqlite.sql`.
+"""
+
+import time
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from queue_runtime.store import Order, StoreOptions
+from queue_runtime.task import (
+    MAX_EVENT_ID_BYTES,
+    MAX_LEASE_LIMIT,
+    MAX_LEASE_SECONDS,
+    U32,
+    ArchivedTask,
+    Attempt,
+    Backlog,
+    Complete,
+    Fail,
+    Lease,
+    NewTask,
+    Pause,
+    QueueStats,
+    Settled,
+    Settlement,
+    SweepReport,
+    Task,
+    TaskFilter,
+    check_bytes,
+    check_outcome,
+    check_owner,
+    check_range,
+)
+from queue_runtime.wire import event_digest
+from stores import sqlite_enqueue, sqlite_history, sqlite_lease, sqlite_lists, sqlite_operators, sqlite_settle
+from stores.sqlite_changes import Changes, read_version
+from stores.sqlite_lease import LeaseRequest
+from stores.sqlite_session import Session, Synchronous, open_sessions
+from stores.sqlite_threads import SessionThread, serve_reads, serve_writes
+
+_BACKLOG_SECONDS = 15.0
+_BACKLOG_SHARE = 50
+"""A backlog is answered again for this many times as long as it took to count, at most _BACKLOG_SECONDS."""
+
+
+class SqliteStore:
+    """The Store protocol on one file."""
+
+    def __init__(self, writer: SessionThread, reader: SessionThread, changes: Changes) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._changes = changes
+        self._backlog: list[Backlog] = []
+        self._backlog_until = 0.0
+
+    async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
+        tasks = list(tasks)
+        if not tasks:
+            return []
+        return await self._writer.call("enqueue", lambda session: sqlite_enqueue.enqueue(session, tasks), rings=True)
+
+    async def enqueue_once(self, event_id: str, task: NewTask) -> Task:
+        check_bytes("event_id", event_id, MAX_EVENT_ID_BYTES)
+        digest = event_digest(task)
+        return await self._writer.call(
+            "enqueue_once",
+            lambda session: sqlite_enqueue.enqueue_once(session, event_id, digest, task),
+            rings=True,
+        )
+
+    async def lease(
+        self,
+        owner: str,
+        limit: int,
+        seconds: int,
+        *,
+        classes: Collection[str] | None = None,
+        without_classes: Collection[str] = (),
+        queues: Collection[str] | None = None,
+        only: Collection[int] | None = None,
+        without: Collection[int] = (),
+        due_first: bool = False,
+        order: Order = "strict",
+    ) -> list[Task]:
+        check_owner(owner)
+        check_range("seconds", seconds, 1, MAX_LEASE_SECONDS)
+        request = LeaseRequest(
+            owner=owner,
+            limit=min(limit, MAX_LEASE_LIMIT),
+            seconds=seconds,
+            classes=classes,
+            without_classes=without_classes,
+            queues=queues,
+            only=only,
+            without=without,
+            due_first=due_first,
+        )
+        return await self._writer.call("lease", lambda session: sqlite_lease.lease(session, request))
+
+    async def renew(self, leases: Sequence[Lease], seconds: int) -> list[Task | None]:
+        check_range("seconds", seconds, 1, MAX_LEASE_SECONDS)
+        leases = list(leases)
+        return await self._writer.call("renew", lambda session: sqlite_settle.renew(session, leases, seconds))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        settlements = list(settlements)
+        for settlement in settlements:
+            check_outcome(settlement.outcome)
+        return await self._writer.call(
+            "settle",
+            lambda session: sqlite_settle.settle(session, settlements),
+            rings=any(_may_ring(settlement) for settlement in settlements),
+        )
+
+    async def cancel(self, task_ids: Sequence[int]) -> list[ArchivedTask | None]:
+        ids = list(task_ids)
+        return await self._writer.call("cancel", lambda session: sqlite_operators.cancel(session, ids))
+
+    async def awaken(self, task_ids: Sequence[int]) -> int:
+        ids = list(task_ids)
+        return await self._writer.call("awaken", lambda session: sqlite_operators.awaken(session, ids), rings=True)
+
+    async def free(self, task_ids: Sequence[int]) -> int:
+        ids = list(task_ids)
+        return await self._writer.call("free", lambda session: sqlite_operators.free(session, ids), rings=True)
+
+    async def priority(self, task_ids: Sequence[int], priority: int) -> int:
+        check_range("priority", priority, 0, U32)
+        ids = list(task_ids)
+        return await self._writer.call(
+            "priority", lambda session: sqlite_operators.set_priority(session, ids, priority)
+        )
+
+    async def delay(self, task_ids: Sequence[int], until: int) -> int:
+        check_range("delay_until", until, 1, U32)
+        ids = list(task_ids)
+        return await self._writer.call("delay", lambda session: sqlite_operators.delay(session, ids, until), rings=True)
+
+    async def retry(self, task_ids: Sequence[int], *, repeat: bool = False) -> list[Task | None]:
+        ids = list(task_ids)
+        return await self._writer.call(
+            "retry", lambda session: sqlite_operators.retry(session, ids, repeat=repeat), rings=True
+        )
+
+    async def pause(self, pause: Pause) -> None:
+        await self._writer.call("pause", lambda session: sqlite_operators.pause(session, pause))
+
+    async def resume(self, pause: Pause) -> bool:
+        return await self._writer.call("resume", lambda session: sqlite_operators.resume(session, pause), rings=True)
+
+    async def paused(self) -> list[Pause]:
+        return await self._reader.call("paused", sqlite_lease.read_pauses)
+
+    async def sweep(self, limit: int) -> SweepReport:
+        return await self._writer.call("sweep", lambda session: sqlite_operators.sweep(session, limit))
+
+    async def get(self, task_ids: Sequence[int]) -> list[Task | None]:
+        ids = list(task_ids)
+        return await self._reader.call("get", lambda session: sqlite_lists.get(session, ids))
+
+    async def get_archived(self, task_ids: Sequence[int]) -> list[ArchivedTask | None]:
+        ids = list(task_ids)
+        return await self._reader.call("get_archived", lambda session: sqlite_lists.get_archived(session, ids))
+
+    async def list_active(
+        self,
+        limit: int,
+        *,
+        offset: int = 0,
+        after: tuple[int, int] | None = None,
+        where: TaskFilter = TaskFilter(),
+    ) -> list[Task]:
+        return await self._reader.call(
+            "list_active", lambda session: sqlite_lists.list_active(session, limit, offset, after, where)
+        )
+
+    async def list_archived(
+        self, limit: int, *, before: int | None = None, where: TaskFilter = TaskFilter()
+    ) -> list[ArchivedTask]:
+        return await self._reader.call(
+            "list_archived", lambda session: sqlite_lists.list_archived(session, limit, before, where)
+        )
+
+    async def history(self, task_ids: Sequence[int]) -> list[list[Attempt]]:
+        ids = list(task_ids)
+        return await self._reader.call("history", lambda session: sqlite_history.read_history(session, ids))
+
+    async def stats(self) -> QueueStats:
+        return await self._reader.call("stats", sqlite_lists.stats)
+
+    async def backlog(self) -> list[Backlog]:
+        asked_at = time.monotonic()
+        if asked_at >= self._backlog_until:
+            self._backlog = await self._reader.call("backlog", sqlite_lists.backlog)
+            took = time.monotonic() - asked_at
+            if took > 0.02:
+                self._backlog_until = asked_at + min(_BACKLOG_SECONDS, took * _BACKLOG_SHARE)
+        return list(self._backlog)
+
+    async def operations(self) -> dict[str, object]:
+        return await self._reader.call("operations", sqlite_lists.operations)
+
+    async def ping(self) -> None:
+        await self._reader.call("ping", _ping)
+
+    async def changed(self, timeout: float) -> bool:
+        return await self._changes.wait(self._writer, timeout)
+
+
+def _may_ring(settlement: Settlement) -> bool:
+    """Whether the outcome makes work leasable, now or later."""
+    outcome = settlement.outcome
+    if isinstance(outcome, Complete):
+        return bool(outcome.followups)
+    return not isinstance(outcome, Fail)
+
+
+def _ping(session: Session) -> None:
+    session.row("lease_gates")
+
+
+@asynccontextmanager
+async def open_store(
+    path: str | Path, options: StoreOptions = StoreOptions(), *, synchronous: Synchronous = "FULL"
+) -> AsyncIterator[SqliteStore]:
+    """Open the file, which is made when it is missing. Raises StoreUnusable where waiting would not help."""
+    writing, reading = await anyio.to_thread.run_sync(open_sessions, Path(path), options, synchronous)
+    changes = Changes(options, read_version(writing))
+    writer = SessionThread("sqlite-writer", writing, serve_writes, changes.answered)
+    reader = SessionThread("sqlite-reader", reading, serve_reads, lambda _batch, _wrote: None)
+    try:
+        yield SqliteStore(writer, reader, changes)
+    finally:
+        with anyio.CancelScope(shield=True):
+            for thread in (reader, writer):
+                thread.close()
+                await anyio.to_thread.run_sync(thread.join)

@@ -1,0 +1,1 @@
+"""Tests: the rules of a store (contract, property, mutants) and of everything that stands on it."""

@@ -1,0 +1,110 @@
+"""Old gorge names are taken over, ignored or refused, each with one line, and never silently."""
+
+from pathlib import Path
+
+import pytest
+
+from queue_runtime.config import load_config, read_environment
+from queue_runtime.gorge_names import GENERIC_NAMES, GORGE_NAMES
+
+
+def test_the_names_we_can_honour_are_taken_over_with_one_line_each() -> None:
+    environ = {
+        "GORGE_LISTEN_ADDR": ":8090",
+        "GORGE_SERVICE_TOKEN": "t0ken",
+        "GORGE_TASKQUEUE_LEASE_DURATION": "3600",
+        "GORGE_TASKQUEUE_RETRY_WAIT": "60",
+        "GORGE_WORKER_MAX_WORKERS": "4",
+        "GORGE_WORKER_TASK_CLASS_FILTER": "A,B",
+        "GORGE_WORKER_DRAIN_TIMEOUT_SEC": "45",
+    }
+    config = load_config(environ)
+    assert (config.listen, config.token) == ((":8090",), "t0ken")
+    assert (config.http_lease_seconds, config.retry_seconds, config.slots) == (3600, 60, 4)
+    assert (config.task_classes, config.grace_seconds) == (frozenset("AB"), 45.0)
+    notices = read_environment(environ).notices
+    assert len(notices) == len(environ)
+    assert all("t0ken" not in notice for notice in notices)
+
+
+def test_a_lease_duration_is_that_of_http_callers_and_not_our_workers() -> None:
+    config = load_config({"GORGE_TASKQUEUE_LEASE_DURATION": "3600"})
+    assert (config.http_lease_seconds, config.lease_seconds) == (3600, 20)
+
+
+def test_a_drain_time_of_zero_means_what_it_meant_for_gorge() -> None:
+    assert load_config({"GORGE_WORKER_DRAIN_TIMEOUT_SEC": "0"}).grace_seconds == 30
+
+
+@pytest.mark.parametrize("name", ["MYSQL_HOST", "MYSQL_PORT", "MYSQL_USER", "MYSQL_PASS", "NAMESPACE"])
+def test_a_deployment_on_mysql_is_never_served_from_an_empty_sqlite_file(name: str) -> None:
+    (problem,) = read_environment({f"GORGE_TASKQUEUE_{name}": "hunter2"}).problems
+    assert f"GORGE_TASKQUEUE_{name}" in problem
+    assert "set QUEUE_RUNTIME_STORE=mysql" in problem
+    assert "hunter2" not in problem
+
+
+def test_the_old_name_of_the_store_is_understood() -> None:
+    (problem,) = read_environment({"GORGE_TASKQUEUE_BACKEND": "mysql", "GORGE_TASKQUEUE_MYSQL_HOST": "db"}).problems
+    assert problem == "GORGE_TASKQUEUE_BACKEND is mysql, and this version has sqlite only"
+    # gorge took MySQL for any word it did not know
+    (problem,) = read_environment({"GORGE_TASKQUEUE_BACKEND": "postgres"}).problems
+    assert problem.startswith("GORGE_TASKQUEUE_BACKEND must be one of sqlite")
+
+
+def test_both_names_with_different_values_are_a_fault_and_with_the_same_are_not() -> None:
+    both = {"GORGE_TASKQUEUE_LEASE_DURATION": "100", "QUEUE_RUNTIME_HTTP_LEASE_SECONDS": "200"}
+    (problem,) = read_environment(both).problems
+    assert "GORGE_TASKQUEUE_LEASE_DURATION and QUEUE_RUNTIME_HTTP_LEASE_SECONDS are both set" in problem
+    assert load_config(both | {"GORGE_TASKQUEUE_LEASE_DURATION": "0200"}).http_lease_seconds == 200
+    same = {"GORGE_LISTEN_ADDR": ":8090", "QUEUE_RUNTIME_LISTEN": " :8090", "QUEUE_RUNTIME_TOKEN": "t"}
+    assert read_environment(same).problems == ()
+
+
+def test_two_tokens_that_differ_are_a_fault_that_shows_neither() -> None:
+    (problem,) = read_environment({"GORGE_SERVICE_TOKEN": "one1", "QUEUE_RUNTIME_TOKEN": "two2"}).problems
+    assert "one1" not in problem
+    assert "two2" not in problem
+
+
+def test_a_bad_value_is_reported_under_the_name_it_was_given_by() -> None:
+    (problem,) = read_environment({"GORGE_WORKER_MAX_WORKERS": "0"}).problems
+    assert problem.startswith("GORGE_WORKER_MAX_WORKERS must be a whole number from 1")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GORGE_WORKER_TASK_QUEUE_URL",
+        "GORGE_WORKER_CONDUIT_URL",
+        "GORGE_CONDUIT_UPSTREAM_URL",
+        "GORGE_CONFIG_FILE",
+        "GORGE_TASKQUEUE_REDIS_ADDR",
+    ],
+)
+def test_what_this_version_cannot_do_is_refused_with_the_reason(name: str) -> None:
+    (problem,) = read_environment({name: "x"}).problems
+    assert problem.startswith(f"{name} cannot be taken over: ")
+
+
+def test_a_scheduler_that_is_off_is_ignored_and_one_that_is_on_is_refused() -> None:
+    assert read_environment({"GORGE_TASKQUEUE_SCHEDULER_ENABLED": "false"}).problems == ()
+    assert len(read_environment({"GORGE_TASKQUEUE_SCHEDULER_ENABLED": "true"}).problems) == 1
+
+
+@pytest.mark.parametrize("name", [*GENERIC_NAMES, "GORGE_WORKER_LEASE_LIMIT", "GORGE_WORKER_NO_SUCH_NAME"])
+def test_names_that_are_ignored_are_told_in_one_line(name: str) -> None:
+    reading = read_environment({name: "7"})
+    assert reading.problems == ()
+    (notice,) = reading.notices
+    assert name in notice
+    assert reading.config == load_config({})
+
+
+def test_other_gorge_services_may_keep_their_variables() -> None:
+    assert read_environment({"GORGE_RENDER_URL": "x"}).notices == ()
+
+
+@pytest.mark.parametrize("name", GORGE_NAMES)
+def test_the_operations_page_has_every_old_name(name: str) -> None:
+    assert f"`{name}`" in (Path(__file__).parents[2] / "docs" / "operations.md").read_text()

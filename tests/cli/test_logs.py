@@ -1,0 +1,45 @@
+"""Log lines: one an event, JSON where asked for, and never a secret in them."""
+
+import json
+import subprocess
+import sys
+
+PROGRAM = """
+import logging, structlog
+from queue_runtime import logs
+logs.configure({form!r}, "info", ("s3cret",))
+log = structlog.get_logger()
+log.debug("not shown")
+log.info("task ended", task_id=7, url="http://h/?token=s3cret", parts=["s3cret"])
+logging.getLogger("some.library").warning("refused %s", "s3cret")
+logging.getLogger("some.library").info("not shown either")
+try:
+    raise ValueError("bad s3cret")
+except ValueError:
+    log.exception("it broke")
+"""
+
+
+def lines(form: str) -> list[str]:
+    """What a process of its own logs, because the set-up is for a whole process."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(form=form)], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert ended.stdout == ""
+    return ended.stderr.splitlines()
+
+
+def test_json_is_one_object_a_line_for_our_lines_and_those_of_libraries() -> None:
+    first, second, third = map(json.loads, lines("json"))
+    assert (first["event"], first["level"], first["task_id"]) == ("task ended", "info", 7)
+    assert first["timestamp"].endswith("Z")
+    assert (second["event"], second["level"]) == ("refused ****", "warning")
+    assert "ValueError: bad ****" in third["exception"]
+
+
+def test_no_form_of_the_log_shows_a_secret() -> None:
+    for form in ("json", "console"):
+        text = "\n".join(lines(form))
+        assert "s3cret" not in text
+        assert "not shown" not in text
+        assert "****" in text

@@ -1,0 +1,35 @@
+"""Opens an empty store of each kind for each test; `@pytest.mark.options(…)` sets StoreOptions for one test."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from queue_runtime.store import Store, StoreOptions
+from tests.backends import STORES, Opened, Plant
+from tests.clock import Clock
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "options(**settings): StoreOptions that the store of this test is opened with")
+
+
+@pytest.fixture(params=STORES)
+async def opened(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Opened]:
+    """One kind of store, empty, on this test's clock."""
+    mark = request.node.get_closest_marker("options")
+    options = StoreOptions(now=clock, **(mark.kwargs if mark else {}))
+    async with STORES[request.param](tmp_path, options) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(opened: Opened) -> Store:
+    """The store itself."""
+    return opened.store
+
+
+@pytest.fixture
+def plant(opened: Opened) -> Plant:
+    """The back door: what another program may have written into a row."""
+    return opened.plant

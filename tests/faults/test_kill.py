@@ -1,0 +1,160 @@
+"""`kill -9` at any instant: nothing accepted is lost, nothing is done twice in the books, killed work runs again."""
+
+import asyncio
+import random
+import threading
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from queue_runtime.task import ArchivedTask, Result, Task
+from stores.sqlite import open_store
+from tests.faults.process import Served, archived, enqueue, ledger, wait_for
+
+CLASSES = ("SleepWorker", "ThreadWorker", "FollowWorker", "FlakyWorker")
+PAGE = 1000
+
+
+class Load(threading.Thread):
+    """Enqueues, and leases and completes a class of its own over HTTP, until the server is gone."""
+
+    def __init__(self, served: Served, seed: int) -> None:
+        super().__init__()
+        self._client = served.client()
+        self._random = random.Random(seed)
+        self.accepted: list[int] = []
+        self.completed: list[int] = []
+
+    def run(self) -> None:
+        with self._client:
+            while True:
+                try:
+                    self._step()
+                except (httpx2.TransportError, AssertionError):
+                    return  # cut off in mid-request: nobody knows, so it is not counted
+
+    def _step(self) -> None:
+        data = f'{{"seconds": {self._random.choice((0, 0.01, 0.2))}}}'
+        self.accepted += enqueue(self._client, self._random.choice(CLASSES), data, self._random.choice((1, 1, 20)))
+        self.accepted += enqueue(self._client, "CalledWorker", "x")
+        answer = self._client.post("/api/queue/lease", json={"limit": 2, "taskClasses": ["CalledWorker"]})
+        assert answer.status_code == 200
+        for task in answer.json()["data"]:
+            receipt = {"taskID": task["id"], "duration": 1}
+            if self._client.post("/api/queue/complete", json=receipt).status_code == 200:
+                self.completed.append(task["id"])
+
+
+async def look(folder: Path) -> tuple[dict[int, Task], dict[int, ArchivedTask]]:
+    """All active and all archived tasks of the file, read while no process has it."""
+    active: dict[int, Task] = {}
+    ended: dict[int, ArchivedTask] = {}
+    async with open_store(folder / "queue.sqlite") as store:
+        after = None
+        while rows := await store.list_active(PAGE, after=after):
+            active |= {row.id: row for row in rows}
+            after = (rows[-1].priority, rows[-1].id)
+        before = None
+        while old := await store.list_archived(PAGE, before=before):
+            ended |= {row.id: row for row in old}
+            before = old[-1].id
+    return active, ended
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(10, id="10"), pytest.param(200, id="200", marks=(pytest.mark.long, pytest.mark.timeout(2400)))],
+)
+def test_a_kill_at_any_instant_loses_nothing_and_repeats_nothing(tmp_path: Path, kills: int) -> None:
+    chance = random.Random(20240607)
+    accepted: list[int] = []
+    completed: list[int] = []
+    serve = partial(Served, tmp_path, MAX_LOST=1000, HTTP_LEASE_SECONDS=2)
+    for round_number in range(kills):
+        with serve() as served:
+            loads = [Load(served, seed=round_number * 2 + one) for one in range(2)]
+            for load in loads:
+                load.start()
+            time.sleep(chance.uniform(0.0, 1.0))  # the random instant
+            served.kill()
+            for load in loads:
+                load.join(20)
+                accepted += load.accepted
+                completed += load.completed
+        active, ended = asyncio.run(look(tmp_path))
+        assert not active.keys() & ended.keys()
+        assert set(accepted) <= active.keys() | ended.keys()
+        assert {ended[one].result for one in completed} <= {Result.SUCCESS}
+    assert len(set(accepted)) == len(accepted) > kills
+    assert len(set(completed)) == len(completed)
+
+    # left alone, everything that our handlers run ends well, each task once
+    with serve(SLOTS=200) as served, served.client() as client:
+        wait_for("all is done", lambda: _left(client) == 0, 60 + kills, every=0.2)
+        served.tell_and_wait()
+    active, ended = asyncio.run(look(tmp_path))
+    assert {task.task_class for task in active.values()} <= {"CalledWorker"}
+    assert not active.keys() & ended.keys()
+    assert set(accepted) <= active.keys() | ended.keys()
+    assert Counter(task.result for task in ended.values()).keys() == {Result.SUCCESS}
+
+
+def _left(client: httpx2.Client) -> int:
+    answer = client.get("/api/queue/tasks", params={"limit": 1, "taskClass": list(CLASSES)})
+    assert answer.status_code == 200, answer.text
+    return len(answer.json()["data"])
+
+
+def test_killed_work_runs_again_within_lease_and_patience_and_two_seconds(tmp_path: Path) -> None:
+    lease, patience = 3, 1
+    with Served(tmp_path, LEASE_SECONDS=lease) as served, served.client() as client:
+        enqueue(client, "SleepWorker", '{"seconds": 60}', 8)
+        wait_for("all run", lambda: len(ledger(tmp_path)) == 8, 10)
+        time.sleep(1.5)  # past a renewal, so that the leases are as fresh as they get
+        killed_at = served.kill()
+    with Served(tmp_path, LEASE_SECONDS=lease) as served:
+        (last,) = wait_for("all run again", lambda: ledger(tmp_path)[15:], lease + patience + 30)
+        late = last["at"] - killed_at
+        assert late <= lease + patience + 2, f"{late:.2f} s after the kill"
+
+
+def test_a_task_that_kills_its_process_is_given_up_and_the_others_finish(tmp_path: Path) -> None:
+    serve = partial(Served, tmp_path, MAX_LOST=3, SLOTS=1)
+    deaths = 0
+    with serve(ROLES="api") as served, served.client() as client:
+        (poison,) = enqueue(client, "PoisonWorker", "x")
+        good = enqueue(client, "SleepWorker", '{"seconds": 0.01}', 100)
+    while deaths < 10:
+        with serve() as served:
+            with served.client() as client:
+                if _outlives(served, client, [poison, *good]):
+                    break
+            assert served.wait(10) == 137
+            deaths += 1
+    with serve() as served, served.client() as client:
+        ended = archived(client, poison)
+        assert ended is not None
+        assert ended["result"] == 1
+        assert "worker lost" in str(ended["errors"])
+        results = [found["result"] for one in good if (found := archived(client, one))]
+        assert results == [0] * 100
+    assert deaths == 3
+    assert len([line for line in ledger(tmp_path) if line["id"] == poison]) == 3
+
+
+def _outlives(served: Served, client: httpx2.Client, ids: list[int]) -> bool:
+    """Whether all tasks end while this process lives."""
+
+    def look_once() -> str:
+        if served.process.poll() is not None:
+            return "dead"
+        try:
+            return "" if client.get("/api/queue/tasks", params={"limit": 1}).json()["data"] else "done"
+        except httpx2.TransportError:
+            return ""
+
+    return wait_for("the end of the process or of all tasks", look_once, 60) == "done"

@@ -1,0 +1,1 @@
+"""Tests of the HTTP faces: in process for what is said, over sockets for how the server behaves."""

@@ -1,0 +1,400 @@
+"""The planted faults: each breaks one rule, by a change of text, and names the contract files that must see it.
+
+A fault whose text is no longer there fails its test: write it anew for the new text, or a rule is left unguarded.
+"""
+
+from msgspec import Struct
+
+
+class Mutant(Struct, frozen=True):
+    """One fault. `backend` is the store whose tests are run with it."""
+
+    name: str
+    backend: str
+    path: str
+    changes: tuple[tuple[str, str], ...]
+    caught_by: tuple[str, ...]
+
+
+def reference(name: str, old: str, new: str, *caught_by: str) -> Mutant:
+    """A fault in the reference store."""
+    return Mutant(name, "reference", "tests/reference_store.py", ((old, new),), caught_by)
+
+
+def values(name: str, old: str, new: str, *caught_by: str) -> Mutant:
+    """A fault in the shared values, seen through the reference store."""
+    return Mutant(name, "reference", "queue_runtime/task.py", ((old, new),), caught_by)
+
+
+def sql(name: str, old: str, new: str, *caught_by: str) -> Mutant:
+    """A fault in a statement of the SQLite store."""
+    return Mutant(name, "sqlite", "stores/sql/sqlite.sql", ((old, new),), caught_by)
+
+
+def sqlite(name: str, module: str, old: str, new: str, *caught_by: str) -> Mutant:
+    """A fault in the Python of the SQLite store."""
+    return Mutant(name, "sqlite", f"stores/{module}.py", ((old, new),), caught_by)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # ---- fences
+    reference(
+        "a receipt is alive in the second of its expiry",
+        "lease.expires > now)",
+        "lease.expires >= now)",
+        "fences",
+    ),
+    reference(
+        "a receipt's expiry is not compared", "if lease.expires is not None and not (", "if False and not (", "fences"
+    ),
+    reference("the fence forgets the owner", "row.lease_owner != lease.owner or ", "", "fences"),
+    reference(
+        "a worker's fence dies with its lease",
+        "        return row\n\n    def _replay",
+        "        return row if (row.lease_expires or 0) > now else None\n\n    def _replay",
+        "fences",
+    ),
+    reference("a sentinel fences", "is_sentinel(lease.owner) or lease.owner in PARKED_OWNERS", "False", "fences"),
+    reference(
+        "giving back keeps the owner",
+        "self._put(row, lease_owner=owner, lease_expires=expires, date_modified=now)",
+        "self._put(row, lease_owner=owner and row.lease_owner, lease_expires=expires, date_modified=now)",
+        "fences",
+        "giving_back",
+    ),
+    reference(
+        "a receipt is granted twice",
+        "expires = max(expires, self.tables.receipt_until[row.id] + 1)",
+        "pass",
+        "fences",
+    ),
+    reference("a task brought back forgets its receipts", "self._spend_receipt(archived)", "pass", "fences"),
+    reference(
+        "another task's receipts lengthen a lease",
+        "self.tables.receipt_until[row.id] + 1",
+        "max(self.tables.receipt_until.values(), default=0) + 1",
+        "fences",
+    ),
+    reference("renew shortens", "max(row.lease_expires or 0, now + seconds)", "now + seconds", "fences"),
+    reference(
+        "a renewal is answered for the wrong lease",
+        "        return renewed\n",
+        "        return sorted(renewed, key=lambda row: 0 if row is None else row.id)\n",
+        "fences",
+    ),
+    # ---- settle rounds
+    reference(
+        "LOST aborts the round",
+        "return [self._settle(settlement, now) for settlement in settlements]",
+        "replies: list[Settled] = []\n"
+        "        for one in settlements:\n"
+        "            lost = bool(replies) and replies[-1].verdict is Verdict.LOST\n"
+        "            replies.append(replies[-1] if lost else self._settle(one, now))\n"
+        "        return replies",
+        "settle_rounds",
+    ),
+    reference(
+        "the round is applied backwards",
+        "return [self._settle(settlement, now) for settlement in settlements]",
+        "return [self._settle(settlement, now) for settlement in reversed(settlements)][::-1]",
+        "settle_rounds",
+    ),
+    reference(
+        "a cancelled task is replayed",
+        "archived.result != wanted",
+        "archived.result not in (wanted, 2)",
+        "settle_rounds",
+    ),
+    reference("a replay forgets the result", "archived.result != wanted", "wanted is None", "settle_rounds"),
+    reference("a replay forgets the owner", "archived.lease_owner != lease.owner", "False", "settle_rounds"),
+    reference(
+        "a replay forgets the expiry",
+        "(lease.expires is not None and archived.lease_expires != lease.expires)",
+        "False",
+        "settle_rounds",
+    ),
+    reference(
+        "a last retry is replayed",
+        "Fail: Result.FAILURE}",
+        "Fail: Result.FAILURE, Retry: Result.FAILURE}",
+        "max_attempts",
+    ),
+    reference(
+        "nothing is ever replayed",
+        "return Settled(Verdict.REPLAYED, archived)",
+        "return Settled(Verdict.LOST)",
+        "settle_rounds",
+    ),
+    reference("follow-ups are lost", "for followup in followups:", "for followup in ():", "settle_rounds"),
+    reference(
+        "follow-ups get the default priority",
+        "self._insert(followup, row.priority)",
+        "self._insert(followup, DEFAULT_PRIORITY)",
+        "settle_rounds",
+    ),
+    Mutant(
+        "a bad outcome is found when half of the round is written",
+        "reference",
+        "tests/reference_store.py",
+        (
+            ("        for settlement in settlements:\n            check_outcome(settlement.outcome)\n", ""),
+            (
+                "        lease = settlement.lease\n        row = self",
+                "        check_outcome(settlement.outcome)\n        lease = settlement.lease\n        row = self",
+            ),
+        ),
+        ("settle_rounds", "bounds"),
+    ),
+    # ---- giving back, attempts, losses
+    reference("the floor of a yield is missing", "max(wait, YIELD_FLOOR)", "wait", "giving_back"),
+    reference(
+        "a release counts as a failure",
+        "self._give_back(row, None, None, now)\n        return Settled",
+        "self._give_back(replace(row, failure_count=row.failure_count + 1), None, None, now)\n        return Settled",
+        "giving_back",
+    ),
+    reference(
+        "a permanent failure raises the count",
+        "            case Fail(failure):\n",
+        "            case Fail(failure):\n                row = replace(row, failure_count=row.failure_count + 1)\n",
+        "giving_back",
+    ),
+    reference("a retry leaves no failure time", "replace(row, failure_time=now)", "row", "giving_back"),
+    reference(
+        "one attempt too many", "row.failure_count + 1 >= maximum", "row.failure_count >= maximum", "max_attempts"
+    ),
+    reference(
+        "the policy of the class wins over the row",
+        "maximum = row.max_attempts if row.max_attempts is not None else class_maximum",
+        "maximum = class_maximum if class_maximum is not None else row.max_attempts",
+        "max_attempts",
+    ),
+    reference("a loss is not counted", "if is_worker(row.lease_owner):", "if False:", "losses"),
+    reference(
+        "any stale lease is a loss",
+        "if is_worker(row.lease_owner):",
+        "if row.lease_owner is not None and not is_sentinel(row.lease_owner):",
+        "losses",
+    ),
+    reference(
+        "a loss is a failure too",
+        "lost_count=row.lost_count + 1)",
+        "lost_count=row.lost_count + 1, failure_count=row.failure_count + 1)",
+        "losses",
+    ),
+    reference("an outcome does not clear the losses", "row = replace(row, lost_count=0)", "pass", "losses"),
+    reference(
+        "one loss too many",
+        "row.lost_count >= self._options.max_lost",
+        "row.lost_count > self._options.max_lost",
+        "losses",
+    ),
+    # ---- lease order and times
+    reference("priority is ignored", "return row.priority, row.id", "return 0, row.id", "lease_order"),
+    reference("ties go to the newest", "return row.priority, row.id", "return row.priority, -row.id", "lease_order"),
+    reference("due work goes by its time", "sorted(due[:WINDOW], key=_by_priority)", "due[:WINDOW]", "lease_order"),
+    reference("due first is ignored", "if due_first:", "if False:", "lease_order"),
+    reference(
+        "a due row counts as fresh",
+        "fresh = [row for row in rows if row.lease_owner is None and row.lease_expires is None]",
+        "fresh = [row for row in rows if row.lease_owner is None and (row.lease_expires or 0) <= now]",
+        "lease_order",
+    ),
+    reference("the bound of bytes is missing", "(taken and size > MAX_LEASE_BYTES)", "False", "lease_order"),
+    reference("the limit is not lowered", "limit = min(limit, MAX_LEASE_LIMIT)", "pass", "lease_order"),
+    reference(
+        "the patience is ignored",
+        "row.lease_expires, self._options.patience)\n        return due is",
+        "row.lease_expires, 0)\n        return due is",
+        "due_times",
+    ),
+    values(
+        "a delay is due a second late", "if owner is None or owner == Sentinel.DELAY:", "if owner is None:", "due_times"
+    ),
+    values(
+        "a lease is over in its last second",
+        "return expires + 1 + (patience",
+        "return expires + (patience",
+        "due_times",
+    ),
+    values(
+        "parked rows are leased",
+        "    if owner in PARKED_OWNERS:\n        return None\n    if owner is None or",
+        "    if owner is None or",
+        "parked",
+    ),
+    # ---- filters and pauses
+    reference("the ids in without are ignored", "and row.id not in without", "", "lease_filters"),
+    reference("left out classes are leased", "and row.task_class not in without_classes", "", "lease_filters"),
+    reference("an empty filter matches all", "(classes is None or row", "(not classes or row", "lease_filters"),
+    reference(
+        "a pause does not reach due work",
+        "and not self._is_paused(row)",
+        "and (row.lease_expires is not None or not self._is_paused(row))",
+        "pause",
+    ),
+    reference("a pause of a queue is ignored", ", Pause(PauseKind.QUEUE, row.queue))", ")", "pause"),
+    reference("resume lifts everything", "self.tables.pauses.discard(pause)", "self.tables.pauses.clear()", "pause"),
+    # ---- enqueue
+    reference(
+        "an idempotency key answers the row of today",
+        "return self.tables.keys[new.idempotency_key]",
+        "known = self.tables.keys[new.idempotency_key]\n            return self.tables.active.get(known.id, known)",
+        "idempotency",
+    ),
+    reference("a key is never forgotten", "self.tables.keys.pop(row.idempotency_key, None)", "pass", "idempotency"),
+    reference("another task under a known event is taken for the same", "if known != digest:", "if False:", "events"),
+    reference("a task is routed although it names its queue", "if new.queue is None else new.queue", "", "enqueue"),
+    reference(
+        "payloads are stripped",
+        "self.tables.data[row.id] = new.data",
+        "self.tables.data[row.id] = new.data.strip()",
+        "payloads",
+    ),
+    reference(
+        "ids of expired tasks are given again",
+        "self.tables.last_id += 1",
+        "self.tables.last_id = max([0, *self.tables.active, *self.tables.archived]) + 1",
+        "retention",
+    ),
+    # ---- operators and the sweep
+    reference("a yield that has failed is awakened", "and row.failure_count == 0 and", "and", "operators"),
+    reference(
+        "awaken does not date back",
+        "self._put(row, lease_expires=moment)",
+        "self._put(row, lease_expires=self._now())",
+        "operators",
+    ),
+    reference(
+        "free leaves sentinels",
+        "if row.lease_owner is not None]\n",
+        "if row.lease_owner is not None and not is_sentinel(row.lease_owner)]\n",
+        "operators",
+    ),
+    reference("delay takes held rows", "if row.lease_owner in (None, Sentinel.DELAY)]", "]", "operators"),
+    reference(
+        "retry keeps the owner",
+        "lease_expires=0,\n",
+        "lease_expires=0, lease_owner=archived.lease_owner,\n",
+        "operators",
+    ),
+    reference(
+        "retry repeats successes unasked", "(archived.result == Result.SUCCESS and not repeat)", "False", "operators"
+    ),
+    reference(
+        "retention counts from the enqueue",
+        "if row.archived_epoch <= horizon]",
+        "if row.date_created <= horizon]",
+        "retention",
+    ),
+    reference("the sweep has no limit", "for row in over[:limit]:", "for row in over:", "retention"),
+    # ---- reading
+    reference("a page repeats its first row", "_by_priority(row) > after)", "_by_priority(row) >= after)", "lists"),
+    reference(
+        "waiting rows count as leased",
+        "frozenset({Sentinel.RETRY, Sentinel.DELAY, Sentinel.UNKNOWN})",
+        "frozenset()",
+        "stats",
+    ),
+    reference("history is not capped", "del entries[:-MAX_HISTORY]", "pass", "history"),
+    reference(
+        "a change between two calls is forgotten",
+        "with anyio.move_on_after(timeout):",
+        "self._rung = False\n        with anyio.move_on_after(timeout):",
+        "changed",
+    ),
+    # ---- the SQLite store
+    sql(
+        "fresh work by id alone",
+        "ORDER BY task.priority, task.id LIMIT :limit\n) CROSS JOIN task",
+        "ORDER BY task.id LIMIT :limit\n) CROSS JOIN task",
+        "lease_order",
+    ),
+    sql("due work by id alone", "ORDER BY priority, id LIMIT :limit\n", "ORDER BY id LIMIT :limit\n", "lease_order"),
+    sql(
+        "parked rows are due",
+        "WHEN owner IN ('gorge-completion-pending', 'gorge-failure-pending') THEN NULL",
+        "WHEN owner IN ('gorge-completion-pending', 'gorge-failure-pending') THEN 4 * lane",
+        "parked",
+    ),
+    sql(
+        "delays wait a second longer",
+        "WHEN owner = '(delay)' THEN 4 * lane\n",
+        "WHEN owner = '(delay)' THEN 4 * lane + 1\n",
+        "due_times",
+    ),
+    sql(
+        "a worker's row is like any other",
+        "WHEN substr(owner, 1, 3) = 'qr:' THEN 4 * lane + 3",
+        "WHEN substr(owner, 1, 3) = 'qr:' THEN 4 * lane + 2",
+        "due_times",
+    ),
+    sql(
+        "the row gets another expiry than the reply says",
+        "max(:expires, receipt_until + 1)",
+        "max(:expires, receipt_until)",
+        "fences",
+    ),
+    sql("success does not clear the losses", "date_modified = ?3, lost_count = 0", "date_modified = ?3", "losses"),
+    sql(
+        "retention counts from the last change of nothing", "archived_epoch <= ?\n", "date_created <= ?\n", "retention"
+    ),
+    sql(
+        "the oldest entries of a history are kept",
+        "ORDER BY id DESC LIMIT 1 OFFSET ?2",
+        "ORDER BY id LIMIT 1 OFFSET ?2",
+        "history",
+    ),
+    sql(
+        "classes are compared without case",
+        "task_class TEXT NOT NULL,",
+        "task_class TEXT NOT NULL COLLATE NOCASE,",
+        "lease_filters",
+        "pause",
+    ),
+    sql(
+        "ids are drawn from what is left",
+        "UPDATE counter SET last_id = last_id + :count, active",
+        "UPDATE counter SET last_id = (SELECT coalesce(max(id), 0) FROM task) + :count, active",
+        "retention",
+    ),
+    sqlite(
+        "a receipt is alive in the second of its expiry on SQLite",
+        "sqlite_ledger",
+        "lease.expires > now)",
+        "lease.expires >= now)",
+        "fences",
+    ),
+    sqlite(
+        "renew shortens on SQLite",
+        "sqlite_settle",
+        "max(row.lease_expires or 0, ledger.now + seconds)",
+        "ledger.now + seconds",
+        "fences",
+    ),
+    sqlite(
+        "follow-ups get the default priority on SQLite",
+        "sqlite_settle",
+        "(child, row.priority)",
+        "(child, 2000)",
+        "settle_rounds",
+    ),
+    sqlite("follow-ups are lost on SQLite", "sqlite_settle", "    insert(session, followups)\n", "", "settle_rounds"),
+    sqlite(
+        "a round of successes forgets its own replays",
+        "sqlite_settle",
+        "elif task_id in ended or row[RESULT] is not None:",
+        "elif row[RESULT] is not None:",
+        "settle_rounds",
+    ),
+    sqlite("a pause of a queue is ignored on SQLite", "sqlite_lanes", "and queue not in stopped_queues", "", "pause"),
+    sqlite(
+        "a yield that has failed is awakened on SQLite",
+        "sqlite_operators",
+        "and row.failure_count == 0 and",
+        "and",
+        "operators",
+    ),
+    sqlite("histories outlive their tasks", "sqlite_operators", ', "delete_attempts"', "", "retention"),
+    sqlite("an event is not compared", "sqlite_enqueue", "if known[0] != digest:", "if False:", "events"),
+)

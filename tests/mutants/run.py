@@ -1,0 +1,98 @@
+"""Runs the contract suite against planted faults: `python -m tests.mutants.run [name …]`, one line of JSON for each.
+
+Every fault lives in a process of its own, forked from this one, which has loaded pytest and nothing of the project.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.mutants.faults import MUTANTS, Mutant
+
+ROOT = Path(__file__).parents[2]
+
+NO_FAULT = (
+    Mutant("no fault in the reference store", "reference", "", (), ("*",)),
+    Mutant("no fault in the SQLite store", "sqlite", "", (), ("settle_rounds", "retention")),
+)
+"""The same run without a fault, which must pass: what is caught is caught for its fault."""
+
+
+def plant(mutant: Mutant) -> None:
+    """Put the changed text in the place of the file, in this process."""
+    if not mutant.path:
+        return
+    text = (ROOT / mutant.path).read_text(encoding="utf-8")
+    for old, new in mutant.changes:
+        if text.count(old) != 1:
+            raise LookupError(f"{mutant.path} has this {text.count(old)} times: {old}")
+        text = text.replace(old, new)
+    if mutant.path.endswith(".sql"):
+        sqltext = import_module("stores.sqltext")
+        sqltext.load_statements = lambda dialect: sqltext.parse_statements(text)  # type: ignore[attr-defined]
+    else:
+        load(mutant.path, text)
+
+
+def load(path: str, text: str) -> None:
+    """Import the text as the module of that file."""
+    name = path.removesuffix(".py").replace("/", ".")
+    parent, _, leaf = name.rpartition(".")
+    module = ModuleType(name)
+    module.__file__ = str(ROOT / path)
+    module.__package__ = parent
+    sys.modules[name] = module
+    exec(compile(text, module.__file__, "exec"), module.__dict__)
+    setattr(import_module(parent), leaf, module)
+
+
+def run_suite(mutant: Mutant) -> int:
+    """The exit code of pytest with the fault planted: 1 when a test failed."""
+    plant(mutant)
+    contract = ROOT / "tests" / "contract"
+    files = sorted(str(file) for topic in mutant.caught_by for file in contract.glob(f"test_{topic}.py"))
+    chosen = ["-x", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--no-header", "--tb=line", "--assert=plain"]
+    return int(pytest.main([*chosen, "-k", mutant.backend, *files]))
+
+
+def run_apart(mutant: Mutant) -> tuple[int, str]:
+    """The same in a process of its own; the exit code, and the last lines that pytest wrote."""
+    with tempfile.TemporaryFile() as output:
+        child = os.fork()
+        if child == 0:
+            code = 70
+            try:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+                code = run_suite(mutant)
+            except Exception:  # noqa: BLE001  whatever it is, the parent shows it
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        output.seek(0)
+        lines = output.read().decode(errors="replace").splitlines()
+    return os.waitstatus_to_exitcode(status), "\n".join(lines[-8:])
+
+
+def main(names: Iterable[str]) -> None:
+    """Run the faults of these names, or all of them."""
+    wanted = set(names)
+    for mutant in (*NO_FAULT, *MUTANTS):
+        if not wanted or mutant.name in wanted:
+            code, tail = run_apart(mutant)
+            print(json.dumps({"name": mutant.name, "code": code, "tail": tail}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

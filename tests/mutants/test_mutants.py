@@ -1,0 +1,44 @@
+"""The contract suite sees every planted fault, and nothing where no fault is."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.mutants.faults import MUTANTS
+from tests.mutants.run import NO_FAULT, ROOT
+
+pytestmark = pytest.mark.timeout(400)
+
+PASSED, FAILED = 0, 1  # pytest's exit codes
+
+Outcomes = dict[str, tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Outcomes:
+    """The exit code of the suite for each fault, and the end of what pytest wrote."""
+    command = [sys.executable, "-m", "tests.mutants.run"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=390, check=False)
+    assert ran.returncode == 0, ran.stderr
+    reports = [json.loads(line) for line in ran.stdout.splitlines()]
+    return {report["name"]: (report["code"], report["tail"]) for report in reports}
+
+
+@pytest.mark.parametrize("name", [mutant.name for mutant in NO_FAULT])
+def test_without_a_fault_the_suite_passes(outcomes: Outcomes, name: str) -> None:
+    code, tail = outcomes[name]
+    assert code == PASSED, tail
+
+
+@pytest.mark.parametrize("name", [mutant.name for mutant in MUTANTS])
+def test_the_suite_catches(outcomes: Outcomes, name: str) -> None:
+    code, tail = outcomes[name]
+    assert code == FAILED, tail
+
+
+def test_every_fault_has_a_name_of_its_own() -> None:
+    names = Counter(mutant.name for mutant in (*NO_FAULT, *MUTANTS))
+    assert [name for name, number in names.items() if number > 1] == []

@@ -1,0 +1,1 @@
+"""Random histories, played to the reference store and to a real one."""

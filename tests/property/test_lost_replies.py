@@ -1,0 +1,35 @@
+"""Refused calls and lost replies: callers that follow the rules lose nothing, and nothing ends twice."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from queue_runtime.store import StoreOptions
+from tests.backends import STORES
+from tests.clock import Clock
+from tests.property.callers import Callers
+from tests.property.running import IN_MEMORY, play_many
+
+STEPS = st.lists(st.binary(min_size=8, max_size=8), min_size=16, max_size=40)
+FAULTS = st.binary(min_size=60, max_size=60)
+"""One byte for each call until the line is mended."""
+
+
+@pytest.mark.parametrize("backend", STORES)
+def test_a_bad_line_costs_no_task_and_no_second_effect(backend: str) -> None:
+    """R094, R095, R098"""
+
+    async def on_a_fresh_store(steps: list[bytes], faults: bytes, folder: Path) -> None:
+        clock = Clock()
+        options = StoreOptions(now=clock, patience=4, max_lost=1000)
+        async with STORES[backend](folder, options) as opened:
+            await Callers(opened.store, clock, faults).play(steps)
+
+    def play(runner: asyncio.Runner, history: tuple[list[bytes], bytes]) -> None:
+        with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
+            runner.run(on_a_fresh_store(*history, Path(folder)))
+
+    play_many(play, st.tuples(STEPS, FAULTS), 300, derandomize=True)

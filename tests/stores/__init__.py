@@ -1,0 +1,1 @@
+"""What only one store has: its files, its threads, its plans."""
