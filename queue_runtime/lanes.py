@@ -12,6 +12,9 @@ SHORTEST_REST = 0.005
 LONGEST_REST = 0.1
 """Rests after rings that brought nothing (work that nobody here may take, or that others were quicker at)."""
 
+FREE_RINGS = 3
+"""So many such rings in a row cost no rest: our own outcomes ring too on some stores."""
+
 DUE_FIRST_EVERY = 4
 
 
@@ -36,7 +39,7 @@ class Lane:
         self._empty = False
         self._seen = 0
         self._look_at = 0.0
-        self._rest = 0.0
+        self._fruitless = 0
         self._rest_until = 0.0
 
     def next_is_due_first(self) -> bool:
@@ -53,14 +56,14 @@ class Lane:
     def answered(self, count: int, *, short: bool, rings: int, now: float) -> None:
         """A call brought `count` tasks; `short`: there were no more. `rings` as read before the call."""
         rung = self._empty and rings != self._seen
-        if count or not rung:
-            self._rest = 0.0
-        else:
-            self._rest = min(max(self._rest * 2, SHORTEST_REST), LONGEST_REST)
+        self._fruitless = 0 if count or not rung else self._fruitless + 1
+        rest = 0.0
+        if self._fruitless > FREE_RINGS:
+            rest = min(SHORTEST_REST * 2 ** min(self._fruitless - FREE_RINGS - 1, 10), LONGEST_REST)
         self._empty = short
         self._seen = rings
         self._look_at = now + SAFETY_SECONDS
-        self._rest_until = now + self._rest
+        self._rest_until = now + rest
 
 
 def lanes_of(registry: Registry, classes: frozenset[str] | None, *, slots: int) -> list[Lane]:

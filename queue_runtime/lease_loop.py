@@ -24,7 +24,8 @@ from queue_runtime.store import Store
 from queue_runtime.task import MAX_LEASE_BYTES, MAX_LEASE_LIMIT, Lease, Release, Settled, Settlement, Task
 
 GATHER_ROUNDS = 2
-"""Settle rounds for which a lease waits until half of the slots are free."""
+GATHER_SECONDS = 0.1
+"""A lease waits for half of the slots to be free while this many settle rounds end, and never longer than this."""
 
 LAST_CALL_SECONDS = 5.0
 """How long a shutdown waits for a lease call that is under way."""
@@ -89,11 +90,13 @@ class LeaseLoop:
             slots=slots,
             retry_seconds=retry_seconds,
             changed=self._wake,
+            enqueued=doorbell.ring,
             stop_seconds=stop_seconds,
         )
         self._lanes = lanes_of(registry, classes, slots=slots)
         self._call = asyncio.Lock()
-        self._gathering_since: int | None = None
+        self._gathering: tuple[int, float] | None = None
+        """settle rounds and time when the wait for more free slots began"""
         self._sleeper: asyncio.Future[None] | None = None
         stats.slots = slots
         doorbell.subscribe(self._wake)
@@ -180,7 +183,7 @@ class LeaseLoop:
             raise
         self.stats.leases += 1
         self.stats.last_lease_at = time.monotonic()
-        self._gathering_since = None
+        self._gathering = None
         return tasks
 
     def _take(self, lane: Lane, limit: int, owner: str, tasks: list[Task], *, rings: int, asked_at: float) -> int:
@@ -205,18 +208,18 @@ class LeaseLoop:
         """Seconds until the next lease call is worth making."""
         if self._settler.full or self._heartbeat.failing:
             return SAFETY_SECONDS
-        if self._is_gathering():
-            return SAFETY_SECONDS
         rings, now = self._doorbell.count, time.monotonic()
-        return min((lane.wait(rings, now) for lane in self._lanes if self._room(lane) > 0), default=math.inf)
+        wait = min((lane.wait(rings, now) for lane in self._lanes if self._room(lane) > 0), default=math.inf)
+        return max(wait, self._gathering_wait(now))
 
-    def _is_gathering(self) -> bool:
-        """Whether more slots are likely to be free in a moment."""
+    def _gathering_wait(self, now: float) -> float:
+        """Seconds for which more slots are likely to come free."""
         if self._runner.free * 2 >= self._slots or not self._settler.busy:
-            return False
-        if self._gathering_since is None:
-            self._gathering_since = self._settler.rounds
-        return self._settler.rounds - self._gathering_since < GATHER_ROUNDS
+            return 0.0
+        if self._gathering is None:
+            self._gathering = (self._settler.rounds, now + GATHER_SECONDS)
+        round_then, until = self._gathering
+        return 0.0 if self._settler.rounds - round_then >= GATHER_ROUNDS else max(until - now, 0.0)
 
     def _wake(self) -> None:
         """Something changed: a slot, an outcome, a ring, the order to stop."""

@@ -60,6 +60,7 @@ class Runner:
         slots: int,
         retry_seconds: float,
         changed: Callable[[], None],
+        enqueued: Callable[[], None],
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self._settler = settler
@@ -67,6 +68,7 @@ class Runner:
         self._stats = stats
         self._slots = slots
         self._changed = changed
+        self._enqueued = enqueued
         self._stop_seconds = stop_seconds
         self._endings = Endings(retry_seconds=retry_seconds)
         self._limiter = anyio.CapacityLimiter(slots)
@@ -101,9 +103,6 @@ class Runner:
         counts.running += 1
         if spec.concurrency is not None:
             self._capped[spec] = self._capped.get(spec, 0) + 1
-        if spec.timeout is not None:
-            run.stop_at = time.monotonic() + spec.timeout
-            self._set_alarm(run, run.stop_at)
         # The name is what the watchdog reports when the handler blocks the event loop.
         name = f"{task.task_class} {task.id}"
         run.handle = asyncio.get_running_loop().create_task(self._work(run), name=name)
@@ -112,6 +111,9 @@ class Runner:
     async def _work(self, run: Run) -> Outcome:
         run.began = time.monotonic()
         spec, task = run.spec, run.task
+        if spec.timeout is not None:
+            run.stop_at = run.began + spec.timeout
+            self._set_alarm(run, run.stop_at)
         try:
             self._endings.check_attempts(run)
             context = Context(task, run)
@@ -177,6 +179,8 @@ class Runner:
         elif type(outcome) is Complete:
             run.counts.endings[Ending.SUCCEEDED] += 1
             self._log.debug("task succeeded", task_id=run.task.id, task_class=run.task.task_class)
+            if outcome.followups:
+                self._enqueued()
         else:
             self._count_other(run, outcome, settled)
         self._changed()

@@ -15,7 +15,6 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queue_runtime.engine import Engine, Hypercorn
-from queue_runtime.errors import ConfigError
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.listen import name_of, open_all, remove_files
 
@@ -61,12 +60,8 @@ class Server:
     def _engine(self, sockets: list[socket.socket]) -> Engine:
         if self._kind == "hypercorn":
             return Hypercorn(self._requests, sockets)
-        try:
-            from queue_runtime.uvicorn_engine import Uvicorn  # noqa: PLC0415  uvicorn is in the extra `fast`
-        except ImportError as error:
-            for one in sockets:
-                one.close()
-            raise ConfigError(["QUEUE_RUNTIME_SERVER=uvicorn needs the extra: queue-runtime[fast]"]) from error
+        from queue_runtime.uvicorn_engine import Uvicorn  # noqa: PLC0415  uvicorn is in the extra `fast`
+
         return Uvicorn(self._requests, sockets)
 
     async def _end(self, engine: Engine, serving: asyncio.Task[None]) -> None:

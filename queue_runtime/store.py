@@ -125,8 +125,8 @@ class Store(Protocol):
         """Write outcomes in input order, a later one sees the earlier ones; LOST does not abort the round.
 
         REPLAYED only for Complete and Fail: an archived row with the same id, owner and result (and, for a
-        receipt, the same expiry). A settled outcome clears the count of losses. Follow-ups without a priority
-        take the parent's. Archived rows are returned without data.
+        receipt, the same expiry). Any settled outcome but Release, which says nothing about the task, clears
+        the count of losses. Follow-ups without a priority take the parent's. Archived rows are returned without data.
         """
         ...
 

@@ -1,8 +1,10 @@
 """Starts the loops, and stops them in the order that loses nothing."""
 
 import logging
+import math
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +39,9 @@ CRASH_DRAIN_SECONDS = 2.0
 
 LAST_ROUND_SECONDS = 5.0
 
+
+ECHO_SECONDS = 0.05
+"""A signal this soon after the first is the same order, sent to the process and to its group (as `timeout` does)."""
 
 SETTLER = "settler"
 INTAKE = "intake"
@@ -99,6 +104,7 @@ class _Supervision:
         """the loops that serve to the very end shall end"""
         self._ended: dict[str, anyio.Event] = {}
         self._crashed = False
+        self._told_at = -math.inf
 
     async def run(self) -> int:
         with owned_signals(self._on_stop, self._on_hangup):
@@ -160,11 +166,15 @@ class _Supervision:
 
     def _on_stop(self, signal_name: str) -> None:
         stopping = self._runtime.lifecycle.stopping
+        now = time.monotonic()
         if stopping.is_set():
+            if now - self._told_at < ECHO_SECONDS:
+                return
             self._log.warning("second signal: the grace is over", signal=signal_name)
             self._hurry.set()
             return
         self._log.info("stopping", signal=signal_name, grace_seconds=self._runtime.grace_seconds)
+        self._told_at = now
         stopping.set()
 
     def _on_hangup(self) -> None:

@@ -17,6 +17,10 @@ BREATH = 0.05
 """Seconds between two rounds of one sweep, in which everybody else gets at the store."""
 
 
+RED_AFTER = 600.0
+"""Seconds of trouble after which readiness turns red: a lock held on the rows to purge is nobody's alarm."""
+
+
 class SweepLoop:
     """Sweeps every `sweep_seconds`, and goes on at once while there is more to do.
 
@@ -27,7 +31,7 @@ class SweepLoop:
         self._store = store
         self._sweep_seconds = sweep_seconds
         self._limit = limit
-        self._outage = Outage("sweep", lifecycle)
+        self._outage = Outage("sweep", lifecycle, red_after=RED_AFTER)
         self._log = structlog.get_logger().bind()
 
     async def run(self, stop: anyio.Event) -> None:

@@ -231,7 +231,7 @@ class Unknown(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Given back untouched: ready at once, as if never leased. Not a failure."""
+    """Given back untouched: ready at once, as if never leased. Not a failure; the count of losses stays."""
 
 
 Outcome = Complete | Fail | Retry | Yield | Unknown | Release

@@ -39,10 +39,10 @@ from queue_runtime.task import (
 )
 from queue_runtime.wire import event_digest
 from stores import sqlite_enqueue, sqlite_history, sqlite_lease, sqlite_lists, sqlite_operators, sqlite_settle
-from stores.sqlite_changes import Changes, read_version
+from stores.sqlite_changes import Changes
 from stores.sqlite_lease import LeaseRequest
 from stores.sqlite_session import Session, Synchronous, open_sessions
-from stores.sqlite_threads import SessionThread, serve_reads, serve_writes
+from stores.sqlite_threads import SHARED_COMMIT, SessionThread, serve_reads, serve_writes
 
 _BACKLOG_SECONDS = 15.0
 _BACKLOG_SHARE = 50
@@ -231,10 +231,11 @@ async def open_store(
 ) -> AsyncIterator[SqliteStore]:
     """Open the file, which is made when it is missing. Raises StoreUnusable where waiting would not help."""
     writing, reading = await anyio.to_thread.run_sync(open_sessions, Path(path), options, synchronous)
-    changes = Changes(options, read_version(writing))
-    writer = SessionThread("sqlite-writer", writing, serve_writes, changes.answered)
-    reader = SessionThread("sqlite-reader", reading, serve_reads, lambda _batch, _wrote: None)
+    changes = Changes(options)
+    writer = SessionThread("sqlite-writer", writing, serve_writes, changes.answered, at_once=SHARED_COMMIT)
+    reader = SessionThread("sqlite-reader", reading, serve_reads, lambda _batch, _wrote: None, at_once=1)
     try:
+        await changes.begin(writer)
         yield SqliteStore(writer, reader, changes)
     finally:
         with anyio.CancelScope(shield=True):

@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+
+import anyio
 
 from queue_runtime.store import StoreOptions
 from stores.sqlite_session import Session
@@ -22,19 +23,23 @@ _TICK = 0.001
 class Changes:
     """One caller waits here (the doorbell); the threads' answers pass by."""
 
-    def __init__(self, options: StoreOptions, version: int) -> None:
+    def __init__(self, options: StoreOptions) -> None:
         self._loop = asyncio.get_running_loop()
         self._now = options.now
         self._bell = asyncio.Event()
         self._rung = False
         self._stale = True
         """whether writes since the last look may have moved the next due moment"""
-        self._version = version
+        self._version = 0
         self._next_due: int | None = None
         self._announced = self._time()
         """the last second up to which rows coming due were announced: a due row nobody takes rings once"""
         self._look_at = 0.0
         self._lively_until = 0.0
+
+    async def begin(self, writer: SessionThread) -> None:
+        """Count changes from here on."""
+        self._version = await writer.call("open", _read_version, alone=True)
 
     def answered(self, batch: Sequence[AnyRequest], wrote: bool) -> None:
         """A round of our own is done."""
@@ -75,7 +80,7 @@ class Changes:
         """Ask the file. On the writer's connection, whose own commits do not count as a change."""
         now = self._time()
         self._announced = min(self._announced, now)  # the clock was set back
-        before, self._version = self._version, await writer.call("changed", read_version, alone=True)
+        before, self._version = self._version, await writer.call("changed", _read_version, alone=True)
         if self._version != before:
             self._rung = self._stale = True
             self._lively_until = self._loop.time() + _LIVELY_SECONDS
@@ -94,14 +99,14 @@ class Changes:
         self._bell.clear()
         if self._rung or seconds <= 0:
             return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._bell.wait(), seconds)
+        with anyio.move_on_after(seconds):
+            await self._bell.wait()
 
     def _time(self) -> int:
         return int(time.time()) if self._now is None else self._now()
 
 
-def read_version(session: Session) -> int:
+def _read_version(session: Session) -> int:
     """A number that moves when another connection commits."""
     ((version,),) = session.rows("data_version")
     return int(version)

@@ -85,7 +85,8 @@ def _settle(ledger: Ledger, settlement: Settlement, followups: list[tuple[NewTas
     row = ledger.active(settlement.task_id) if lease is None else ledger.held(lease)
     if row is None:
         return _replay(ledger, settlement)
-    row = replace(row, lost_count=0)
+    if type(settlement.outcome) is not Release:
+        row = replace(row, lost_count=0)
     match settlement.outcome:
         case Complete(duration_us, children):
             followups.extend((child, row.priority) for child in children)

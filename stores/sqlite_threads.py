@@ -15,8 +15,8 @@ from stores.sqlite_session import Session, patiently
 T = TypeVar("T")
 Work = Callable[[Session], T]
 
-_ROUND = 256
-"""Requests that may share one commit."""
+SHARED_COMMIT = 256
+"""Writes that may share one commit. Reads share nothing: each is answered as soon as it is done."""
 
 
 class Request(Generic[T]):
@@ -42,7 +42,7 @@ AnyRequest = Request[Any]
 
 
 class SessionThread:
-    """A thread that owns a session and serves requests in the order they came.
+    """A thread that owns a session and serves requests in the order they came, up to `at_once` in a round.
 
     `serve` fills in results and errors of one round; `answered` hears of it in the event loop, and whether anything
     was written. The answers of a round go to the event loop in one hand-over.
@@ -55,10 +55,13 @@ class SessionThread:
         session: Session,
         serve: Callable[[Session, list[AnyRequest]], None],
         answered: Callable[[Sequence[AnyRequest], bool], None],
+        *,
+        at_once: int,
     ) -> None:
         self._session = session
         self._serve = serve
         self._answered = answered
+        self._at_once = at_once
         self._loop = asyncio.get_running_loop()
         self._requests: SimpleQueue[AnyRequest | None] = SimpleQueue()
         self._closed = False
@@ -90,7 +93,7 @@ class SessionThread:
 
     def _round(self) -> bool:
         taken = [self._requests.get()]
-        while len(taken) < _ROUND and not self._requests.empty():
+        while len(taken) < self._at_once and not self._requests.empty():
             taken.append(self._requests.get())
         # A caller that is gone before its work began wants nothing done.
         batch = [request for request in taken if request is not None and not request.future.cancelled()]
@@ -104,6 +107,8 @@ class SessionThread:
         try:
             self._serve(self._session, batch)
         except BaseException as error:  # noqa: BLE001  a thread that died would leave every later caller waiting
+            with suppress(sqlite3.Error):
+                self._session.rollback()
             for request in batch:
                 request.error = request.error or error
 

@@ -240,7 +240,8 @@ class ReferenceStore:
         row = self.tables.active.get(settlement.task_id) if lease is None else self._held(lease, now)
         if row is None:
             return self._replay(settlement)
-        row = replace(row, lost_count=0)
+        if not isinstance(settlement.outcome, Release):
+            row = replace(row, lost_count=0)
         match settlement.outcome:
             case Complete(duration_us, followups):
                 archived = self._archive(row, Result.SUCCESS, duration_us, now)

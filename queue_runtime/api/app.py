@@ -33,22 +33,20 @@ def create_app(
     worker: WorkerView | None,
     metrics: Metrics,
 ) -> ASGIApp:
-    """The application: faces over what the process shares. `worker` None: no worker runs here."""
-    queue = QueueFace(store=store, intake=intake, settler=settler, config=config)
-    lease = LeaseFace(store=store, settler=settler, doorbell=doorbell, lifecycle=lifecycle, config=config)
-    protocol = ProtocolFace(store=store, settler=settler, config=config)
-    operators = OperatorFace(store=store, intake=intake, settler=settler, config=config)
-    health = HealthFace(store=store, settler=settler, lifecycle=lifecycle, metrics=metrics, worker=worker)
-    routes = [
-        # without the role a process serves what its supervisor needs, so that a pool of workers has probes too
-        *(
-            (route for face in (lease, queue, protocol, operators) for route in face.routes())
-            if "api" in config.roles
-            else ()
-        ),
-        *health.routes(),
-        *(WorkerFace(worker).routes() if worker is not None else ()),
-    ]
+    """The application: faces over what the process shares. `worker` None: no worker runs here.
+
+    Without the role `api` there are only the probes, the metrics and the worker's own face.
+    """
+    routes = HealthFace(store=store, settler=settler, lifecycle=lifecycle, metrics=metrics, worker=worker).routes()
+    if "api" in config.roles:
+        lease = LeaseFace(store=store, settler=settler, doorbell=doorbell, lifecycle=lifecycle, config=config)
+        queue = QueueFace(store=store, intake=intake, settler=settler, config=config)
+        protocol = ProtocolFace(store=store, settler=settler, config=config)
+        operators = OperatorFace(store=store, intake=intake, settler=settler, config=config)
+        # The busiest first: routes are tried in order.
+        routes = [*queue.routes(), *lease.routes(), *protocol.routes(), *operators.routes(), *routes]
+    if worker is not None:
+        routes += WorkerFace(worker).routes()
     return Edge(
         Router(routes, redirect_slashes=False, default=_unknown_path),
         guard=Guard(config.token),

@@ -23,7 +23,7 @@ class Edge:
     """Everything that holds for each request, whatever its route."""
 
     def __init__(self, app: ASGIApp, *, guard: Guard, limits: Limits, lifecycle: Lifecycle, metrics: Metrics) -> None:
-        self._app = app
+        self.app = app
         self._guard = guard
         self._limits = limits
         self._lifecycle = lifecycle
@@ -59,7 +59,7 @@ class Edge:
         try:
             try:
                 self._guard.check(request)
-                await self._app(scope, receive, respond)
+                await self.app(scope, receive, respond)
             except ClientGone:
                 raise
             except Exception as error:

@@ -40,7 +40,6 @@ class QueueFace:
         self._config = config
 
     def routes(self) -> list[Route]:
-        """The busiest first: routes are tried in order."""
         return [
             post("/api/queue/enqueue", EnqueueBody, self.enqueue),
             post("/api/queue/complete", CompleteBody, self.complete),

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from msgspec import Struct
 from starlette.types import Receive, Scope
 
-from queue_runtime.api.errors import ApiError, ClientGone, bad_request, too_large, too_slow
+from queue_runtime.api.errors import ApiError, ClientGone, bad_request, too_large
 
 SCOPE_KEY = "queue_runtime.request"
 
@@ -19,6 +19,9 @@ DISCARD_SECONDS = 5
 
 UPLOAD_FACTOR = 10
 """A body that keeps arriving may take this many times as long as one may stand still."""
+
+MOVES = 10
+"""A body that keeps arriving moves its bound on this often, at most, in the time that one may stand still."""
 
 MAX_REQUEST_ID = 128
 
@@ -78,8 +81,8 @@ class Request:
         parameters: dict[str, str] = self.scope["path_params"]
         return parameters
 
-    async def read(self) -> bytes:
-        """The whole body, which must be JSON by its content type and within the limits."""
+    async def read(self, bound: asyncio.Timeout) -> bytes:
+        """The whole body, which must be JSON by its content type and within the limits; `bound` follows it."""
         media = self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if media != b"application/json":
             raise bad_request("Content-Type: must be application/json")
@@ -88,14 +91,16 @@ class Request:
         if declared.isdigit() and int(declared) > limit:
             raise too_large(limit)
         chunks: list[bytes] = []
-        await self._take_chunks(chunks.append, limit, self._limits.seconds)
+        await self._take_chunks(chunks.append, limit, self._limits.seconds, bound)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def discard(self) -> None:
         """Read what has not arrived yet and drop it, within bounds; `complete` says whether that was all."""
+        seconds = min(DISCARD_SECONDS, self._limits.seconds)
         try:
-            await self._take_chunks(len, DISCARD_BYTES, min(DISCARD_SECONDS, self._limits.seconds))
-        except ApiError:
+            async with asyncio.timeout(seconds) as bound:
+                await self._take_chunks(_drop, DISCARD_BYTES, seconds, bound)
+        except (ApiError, TimeoutError):
             return  # too much or too slow: the connection closes after the reply instead
 
     async def disconnected(self) -> None:
@@ -103,30 +108,36 @@ class Request:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def _take_chunks(self, take: Callable[[bytes], object], limit: int, seconds: float) -> None:
+    async def _take_chunks(
+        self, take: Callable[[bytes], object], limit: int, seconds: float, bound: asyncio.Timeout
+    ) -> None:
         if self.complete:
             return
         now = asyncio.get_running_loop().time
-        latest = now() + seconds * UPLOAD_FACTOR
+        began = moved = now()
         size = 0
-        try:
-            async with asyncio.timeout(seconds) as bound:
-                while not self.complete:
-                    message = await self._receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    chunk: bytes = message.get("body", b"")
-                    self.complete = not message.get("more_body", False)
-                    size += len(chunk)
-                    if size > limit:
-                        raise too_large(limit)
-                    if chunk:
-                        take(chunk)
-                        bound.reschedule(min(now() + seconds, latest))
-        except TimeoutError:
-            raise too_slow() from None
+        while not self.complete:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunk: bytes = message.get("body", b"")
+            self.complete = not message.get("more_body", False)
+            size += len(chunk)
+            if size > limit:
+                raise too_large(limit)
+            if not chunk:
+                continue
+            take(chunk)
+            # Moving the bound costs more than reading a small body: only for one that takes its time.
+            if (time := now()) - moved > seconds / MOVES:
+                moved = time
+                bound.reschedule(min(time + seconds, began + seconds * UPLOAD_FACTOR))
 
     def _has_no_body(self) -> bool:
         if self.scope["http_version"].startswith("1"):
             return self.headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in self.headers
         return False  # HTTP/2 needs no header to send one
+
+
+def _drop(chunk: bytes) -> None:
+    """What becomes of a refused body."""

@@ -7,7 +7,7 @@ import msgspec
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from queue_runtime.api.errors import method_not_allowed
+from queue_runtime.api.errors import method_not_allowed, too_slow
 from queue_runtime.api.reply import Reply
 from queue_runtime.api.request import SCOPE_KEY, Request
 from queue_runtime.wire import Body, decode
@@ -20,6 +20,7 @@ class Endpoint:
     """What one path does for one method; every other method is answered in the envelope."""
 
     def __init__(self, method: str, handler: Handler) -> None:
+        self.method = method
         self._allowed = ("GET", "HEAD") if method == "GET" else (method,)
         self._handler = handler
 
@@ -45,10 +46,15 @@ def post(path: str, body: type[Body], handler: BodyHandler[Body], *, bounded: bo
     decoder = msgspec.json.Decoder(body)
 
     async def answer(request: Request) -> Reply:
-        asked = decode(decoder, await request.read())
-        if not bounded:
-            return await handler(request, asked)
-        async with asyncio.timeout(request.seconds):
-            return await handler(request, asked)
+        try:
+            async with asyncio.timeout(request.seconds) as bound:
+                asked = decode(decoder, await request.read(bound))
+                if bounded:
+                    return await handler(request, asked)
+        except TimeoutError:
+            if not request.complete:
+                raise too_slow() from None
+            raise
+        return await handler(request, asked)
 
     return Route(path, Endpoint("POST", answer), methods=None)

@@ -25,6 +25,9 @@ from queue_runtime.task import (
 HTTP = "web1:4711"
 """An HTTP caller's owner name: it may come back, so only its receipts fence."""
 
+UNKNOWN_IDS = [0, -1, 999_999, 2**32, 2**63 - 1]
+"""Ids that no task has, and some that none can have."""
+
 SETTLED, REPLAYED, LOST = Verdict.SETTLED, Verdict.REPLAYED, Verdict.LOST
 
 OUTCOMES: dict[str, Outcome] = {

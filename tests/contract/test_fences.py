@@ -1,12 +1,21 @@
 """Who may change a held task: owners of workers, receipts of HTTP callers (ARCHITECTURE rule 4)."""
 
-import asyncio
-
 import pytest
 
-from queue_runtime.errors import InvalidRequest
 from queue_runtime.store import Store
-from queue_runtime.task import MAX_LEASE_SECONDS, Complete, Fail, Lease, Release, Retry, Sentinel, Settlement, Yield
+from queue_runtime.task import (
+    MAX_LEASE_SECONDS,
+    Complete,
+    Fail,
+    Lease,
+    Outcome,
+    Release,
+    Retry,
+    Sentinel,
+    Settlement,
+    Unknown,
+    Yield,
+)
 from tests.backends import Plant
 from tests.clock import Clock
 from tests.contract.steps import (
@@ -17,14 +26,11 @@ from tests.contract.steps import (
     add_plain,
     everything,
     held,
-    ready_ids,
     receipt,
-    row,
     settle,
     take,
     take_new,
     verdicts,
-    worker,
 )
 
 # ---- our workers: (id, owner)
@@ -221,148 +227,25 @@ async def test_a_receipt_given_back_by_one_task_does_not_lengthen_another(store:
     assert (await take_new(store, HTTP, seconds=20)).lease_expires == clock.now + 20
 
 
-# ---- renew
+@pytest.mark.parametrize("kind", ["retry", "yield", "unknown", "worker", "delay"])
+async def test_only_receipts_are_spent_and_not_what_else_a_row_waited_for(
+    store: Store, clock: Clock, kind: str
+) -> None:
+    task = await take_new(store, seconds=600)
+    waits: dict[str, Outcome] = {"retry": Retry(wait=600), "yield": Yield(wait=600), "unknown": Unknown(wait=600)}
+    if kind in waits:
+        await settle(store, held(task), waits[kind])
+    if kind == "delay":
+        await settle(store, held(task), Release())
+        await store.delay([task.id], clock.now + 600)
+    assert await store.free([task.id]) == 1
+    assert (await take(store, HTTP, seconds=20)).lease_expires == clock.now + 20
 
 
-async def test_renew_moves_each_expiry_and_never_shortens_it(store: Store, clock: Clock) -> None:
-    task = await take_new(store, seconds=100)
-    clock.advance(10)
-    for seconds, left in ((50, 90), (90, 90), (91, 91), (20, 91), (500, 500)):
-        (renewed,) = await store.renew([held(task)], seconds)
-        assert renewed is not None
-        assert renewed.lease_expires == clock.now + left
-        assert renewed == await row_without_data(store, task.id)
-
-
-async def row_without_data(store: Store, task_id: int) -> object:
-    """The row as lists show it."""
-    (shown,) = await store.list_active(1)
-    assert shown.id == task_id
-    assert shown.data is None
-    return shown
-
-
-async def test_renew_answers_in_the_order_asked_and_none_where_the_lease_is_lost(store: Store) -> None:
-    first, second, third = [await take_new(store) for _ in range(3)]
-    await store.free([second.id])
-    asked = [held(third), held(second), Lease(999_999, "nobody"), held(first), held(third)]
-    found = await store.renew(asked, 600)
-    assert [one.id if one else None for one in found] == [third.id, None, None, first.id, third.id]
-
-
-async def test_a_renew_whose_reply_was_lost_is_repeated_without_harm(store: Store) -> None:
-    """F13, R094"""
-    task = await take_new(store)
-    assert await store.renew([held(task)], 60) == await store.renew([held(task)], 60)
-
-
-async def test_a_receipt_survives_a_renew_that_moved_nothing(store: Store) -> None:
-    task = await take_new(store, HTTP, seconds=60)
-    assert (await store.renew([receipt(task)], 60))[0] is not None
-    assert (await store.renew([receipt(task)], 30))[0] is not None
-    assert (await settle(store, receipt(task), Complete())).verdict is SETTLED
-
-
-async def test_renewing_touches_no_count_and_no_date(store: Store, clock: Clock) -> None:
-    task = await take_new(store)
-    clock.advance(5)
-    (renewed,) = await store.renew([held(task)], 600)
+@pytest.mark.parametrize("seconds", [1, MAX_LEASE_SECONDS])
+async def test_a_lease_may_be_a_second_or_a_week(store: Store, clock: Clock, seconds: int) -> None:
+    task = await take_new(store, seconds=seconds)
+    assert task.lease_expires == clock.now + seconds
+    (renewed,) = await store.renew([held(task)], seconds)
     assert renewed is not None
-    assert (renewed.failure_count, renewed.lost_count, renewed.date_modified) == (0, 0, task.date_modified)
-
-
-async def test_renewing_nothing_is_fine(store: Store) -> None:
-    assert await store.renew([], 60) == []
-
-
-@pytest.mark.parametrize("seconds", [0, -5, MAX_LEASE_SECONDS + 1])
-async def test_a_renewal_outside_the_bounds_is_refused_and_nothing_moves(store: Store, seconds: int) -> None:
-    task = await take_new(store)
-    before = await everything(store)
-    with pytest.raises(InvalidRequest):
-        await store.renew([held(task)], seconds)
-    assert await everything(store) == before
-
-
-async def test_a_thousand_leases_are_renewed_in_one_round(store: Store, clock: Clock) -> None:
-    await add_plain(store, 1000)
-    rows = await store.lease(worker(), 1000, 60)
-    renewed = await store.renew([held(task) for task in reversed(rows)], 600)
-    assert [task.id if task else None for task in renewed] == [task.id for task in reversed(rows)]
-    assert {task.lease_expires for task in renewed if task} == {clock.now + 600}
-
-
-async def test_a_renewed_lease_is_not_taken_over(store: Store, clock: Clock) -> None:
-    """R001, R002: work longer than its lease goes on as long as it renews."""
-    task = await take_new(store, seconds=20)
-    for _ in range(20):
-        clock.advance(19)
-        await store.renew([held(task)], 20)
-        assert await ready_ids(store) == []
-    assert (await row(store, task.id)).lost_count == 0
-
-
-# ---- taken away
-
-
-async def test_a_cancelled_task_is_lost_to_its_holder(store: Store) -> None:
-    """R010"""
-    for outcome in OUTCOMES.values():
-        task = await take_new(store)
-        await store.cancel([task.id])
-        assert await store.renew([held(task)], 60) == [None]
-        assert (await settle(store, held(task), outcome)).verdict is LOST
-    assert (await store.stats()).active == 0
-
-
-async def test_a_freed_task_is_lost_to_its_holder_even_when_nobody_took_it(store: Store) -> None:
-    task = await take_new(store)
-    await store.free([task.id])
-    assert await store.renew([held(task)], 60) == [None]
-    assert (await settle(store, held(task), Complete())).verdict is LOST
-    assert (await row(store, task.id)).lease_owner is None
-
-
-async def test_a_change_of_priority_takes_no_lease_away(store: Store) -> None:
-    task = await take_new(store)
-    await store.priority([task.id], 1)
-    assert (await settle(store, held(task), Retry())).verdict is SETTLED
-
-
-async def test_two_callers_that_find_the_same_stale_lease_do_not_both_get_it(store: Store, clock: Clock) -> None:
-    """R009"""
-    await add_plain(store, 200)
-    await store.lease(worker(), 200, 10)
-    clock.advance(100)
-    calls = await asyncio.gather(*[store.lease(worker(), 200, 60) for _ in range(4)])
-    taken = [task.id for rows in calls for task in rows]
-    assert len(taken) == len(set(taken)) == 200
-    assert {task.failure_count for rows in calls for task in rows} == {0}
-    assert {task.lost_count for rows in calls for task in rows} == {1}
-
-
-# ---- the legacy routes, whose clients send no owner
-
-
-@pytest.mark.parametrize("kind", OUTCOMES)
-async def test_an_unfenced_outcome_is_written_whoever_holds_the_row(store: Store, kind: str) -> None:
-    free, task = (await add_plain(store, 1))[0], await take_new(store)
-    wanted = [Settlement.unfenced(task_id, OUTCOMES[kind]) for task_id in (free, task.id)]
-    assert await verdicts(store, *wanted) == [SETTLED, SETTLED]
-    assert (await settle(store, held(task), Release())).verdict is LOST
-
-
-async def test_an_unfenced_outcome_for_no_task_is_lost_and_creates_nothing(store: Store) -> None:
-    """F7"""
-    (task_id,) = await add_plain(store, 1)
-    await store.cancel([task_id])
-    for outcome in OUTCOMES.values():
-        rounds = [Settlement.unfenced(one, outcome) for one in (task_id, 999_999, 0)]
-        assert await verdicts(store, *rounds) == [LOST, LOST, LOST]
-    assert await store.list_active(9) == []
-
-
-async def test_an_unfenced_end_is_not_replayed(store: Store) -> None:
-    (task_id,) = await add_plain(store, 1)
-    end = Settlement.unfenced(task_id, Complete())
-    assert await verdicts(store, end, end) == [SETTLED, LOST]
+    assert renewed.lease_expires == clock.now + seconds

@@ -102,9 +102,10 @@ async def test_active_rows_are_filtered_by_what_they_are(store: Store, clock: Cl
 
 
 async def test_active_rows_are_filtered_by_state(store: Store, plant: Plant, clock: Clock) -> None:
-    free, due, delayed, parked, stale_native, odd = await add_plain(store, 6)
+    free, due, delayed, native_delay, parked, stale_native, odd = await add_plain(store, 7)
     await store.delay([due], clock.now)
     await store.delay([delayed], clock.now + 60)
+    await plant(native_delay, None, clock.now + 60)
     await plant(parked, "gorge-failure-pending", 2**31 - 1)
     await plant(stale_native, "23:5:web1:2", clock.now - 1)
     await plant(odd, "owner without a time", None)
@@ -116,10 +117,10 @@ async def test_active_rows_are_filtered_by_state(store: Store, plant: Plant, clo
 
     assert await ids(State.READY) == {free, due, stale_native}
     assert await ids(State.LEASED) == {leased.id, http.id, patient.id, odd}
-    assert await ids(State.WAITING) == {delayed}
+    assert await ids(State.WAITING) == {delayed, native_delay}
     assert await ids(State.PARKED) == {parked}
     assert await ids(State.READY, State.PARKED) == {free, due, stale_native, parked}
-    assert len(await ids(*State)) == 9
+    assert len(await ids(*State)) == 10
 
 
 async def test_filters_and_pages_work_together(store: Store) -> None:

@@ -5,15 +5,15 @@ from msgspec.structs import replace
 
 from queue_runtime.errors import InvalidRequest
 from queue_runtime.store import Store
-from queue_runtime.task import U32, Complete, Fail, NewTask, Result, Retry, Sentinel, Task, Yield
+from queue_runtime.task import U32, Complete, NewTask, Result, Retry, Sentinel, Yield
 from tests.backends import Plant
 from tests.clock import Clock
 from tests.contract.steps import (
     HTTP,
+    UNKNOWN_IDS,
     add,
     add_plain,
     ended,
-    errors,
     everything,
     held,
     ready_ids,
@@ -22,8 +22,6 @@ from tests.contract.steps import (
     take,
     take_new,
 )
-
-UNKNOWN_IDS = [0, -1, 999_999, 2**32, 2**63 - 1]
 
 # ---- cancel
 
@@ -173,7 +171,8 @@ async def test_priority_is_set_on_active_rows_held_or_not(store: Store, clock: C
     clock.advance(2)
     assert await store.priority([leased.id, free, free, gone, *UNKNOWN_IDS], 7) == 2
     for task_id in (leased.id, free):
-        assert (await row(store, task_id)).priority == 7
+        found = await row(store, task_id)
+        assert (found.priority, found.date_modified) == (7, clock.now)
     assert (await row(store, leased.id)).lease_owner == leased.lease_owner
     assert (await ended(store, gone)).priority == 2000
 
@@ -210,11 +209,13 @@ async def test_delay_holds_rows_that_nobody_has(store: Store, plant: Plant, cloc
     await plant(freed, "somebody", clock.now + 9)
     await store.free([freed])
     ids = [free, delayed, native, freed]
+    clock.advance(1)
     assert await store.delay([*ids, free, *UNKNOWN_IDS], clock.now + 60) == 4
     assert await store.delay(ids, clock.now + 60) == 4
     for task_id in ids:
         found = await row(store, task_id)
         assert (found.lease_owner, found.lease_expires) == ("(delay)", clock.now + 60)
+        assert found.date_modified == clock.now
 
 
 async def test_delay_leaves_rows_that_are_held_or_wait_for_something_else(
@@ -239,76 +240,7 @@ async def test_a_delay_outside_the_bounds_is_refused(store: Store, until: int) -
     assert await ready_ids(store) == ids
 
 
-# ---- retry
-
-
-async def test_retry_brings_back_a_failed_task_under_its_id(store: Store, clock: Clock) -> None:
-    created = clock.now
-    task = await take_new(
-        store, data="x", priority=7, object_phid="O", container_phid="C", queue="q", idempotency_key="k", max_attempts=2
-    )
-    await settle(store, held(task), Retry(wait=0))
-    clock.advance(1)
-    await settle(store, held(await take(store)), Fail())
-    clock.advance(10)
-    (back,) = await store.retry([task.id])
-
-    assert back == Task(
-        id=task.id,
-        task_class="Plain",
-        data_id=task.data_id,
-        priority=7,
-        date_created=created,
-        date_modified=clock.now,
-        lease_expires=0,
-        object_phid="O",
-        container_phid="C",
-        queue="q",
-        idempotency_key="k",
-        max_attempts=2,
-    )
-    assert await row(store, task.id) == replace(back, data="x")
-    assert await store.get_archived([task.id]) == [None]
-
-
-async def test_retry_brings_back_a_cancelled_task(store: Store) -> None:
-    (task_id,) = await add_plain(store, 1)
-    await store.cancel([task_id])
-    (back,) = await store.retry([task_id])
-    assert back is not None
-    assert await ready_ids(store) == [task_id]
-
-
-async def test_retry_brings_back_a_success_only_when_told_to_repeat(store: Store) -> None:
-    task = await take_new(store)
-    await settle(store, held(task), Complete())
-    assert await store.retry([task.id]) == [None]
-    assert (await ended(store, task.id)).result is Result.SUCCESS
-    (back,) = await store.retry([task.id], repeat=True)
-    assert back is not None
-    assert await ready_ids(store) == [task.id]
-
-
-async def test_repeat_brings_back_failures_too(store: Store) -> None:
-    task = await take_new(store)
-    await settle(store, held(task), Fail())
-    assert (await store.retry([task.id], repeat=True))[0] is not None
-
-
-async def test_retry_answers_in_order_and_none_where_nothing_can_come_back(store: Store) -> None:
-    active, first, second = await add_plain(store, 3)
-    await store.cancel([first, second])
-    found = await store.retry([second, active, *UNKNOWN_IDS, first, second])
-    assert [one.id if one else None for one in found] == [second, *[None] * 6, first, None]
-
-
-async def test_a_task_brought_back_keeps_its_history_and_can_end_again(store: Store) -> None:
-    task = await take_new(store)
-    await settle(store, held(task), Fail())
-    await store.retry([task.id])
-    await settle(store, held(await take(store)), Fail())
-    assert [(entry.kind, entry.attempt) for entry in await errors(store, task.id)] == [("failure", 1)] * 2
-    assert (await ended(store, task.id)).result is Result.FAILURE
+# ---- all of them
 
 
 async def test_operators_given_no_ids_do_nothing(store: Store) -> None:

@@ -54,7 +54,7 @@ class RawClient:
         async with asyncio.timeout(10):
             try:
                 return await self._reader.read()
-            except ConnectionResetError:
+            except ConnectionError:
                 return b""
 
     def end_sending(self) -> None:

@@ -109,3 +109,10 @@ async def test_the_workers_meta_does_not_touch_the_queue(opened: Opened) -> None
     async with open_house(store, worker=FakeWorker()) as house:
         assert (await house.get("/api/worker/meta")).data == {"executionVersion": 1, "leaseOutcomes": True}
         assert (await house.get("/api/worker/notification-stats")).error == (404, "ERR_NOT_FOUND")
+
+
+async def test_without_the_role_api_the_queue_is_not_served_and_the_probes_are(opened: Opened) -> None:
+    async with open_house(opened.store, worker=FakeWorker(), roles=frozenset({"worker"})) as house:
+        assert (await house.get("stats")).error == (404, "ERR_NOT_FOUND")
+        for path in ("/healthz", "/readyz", "/metrics", "/api/worker/stats"):
+            assert (await house.get(path)).status == 200

@@ -144,12 +144,12 @@ async def test_a_body_far_over_the_limit_is_answered_and_its_connection_closed(
 ) -> None:
     monkeypatch.setattr(request_module, "DISCARD_BYTES", 100_000)
     async with serve_with(opened.store, kind, max_body=5000) as running, connect(running) as client:
-        upload = _upload(10_000_000)
-        await client.send(upload[:200_000])
+        sending = asyncio.create_task(client.send(_upload(10_000_000)))
         reply = await client.reply()
         assert reply.status == 413
         assert reply.headers["connection"] == "close"
         await client.ended()
+        await asyncio.gather(sending, return_exceptions=True)
 
 
 async def test_a_refused_token_does_not_cost_the_connection(opened: Opened, kind: Kind) -> None:

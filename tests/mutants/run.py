@@ -15,9 +15,13 @@ from types import ModuleType
 
 import pytest
 
-from tests.mutants.faults import MUTANTS, Mutant
+from tests.mutants.mutant import Mutant
+from tests.mutants.reference_faults import REFERENCE_FAULTS
+from tests.mutants.sqlite_faults import SQLITE_FAULTS
 
 ROOT = Path(__file__).parents[2]
+
+MUTANTS = REFERENCE_FAULTS + SQLITE_FAULTS
 
 NO_FAULT = (
     Mutant("no fault in the reference store", "reference", "", (), ("*",)),

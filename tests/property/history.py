@@ -8,36 +8,19 @@ from queue_runtime.errors import QueueRuntimeError
 from queue_runtime.store import Store
 from queue_runtime.task import (
     ArchivedTask,
-    Complete,
-    Fail,
-    Failure,
     Lease,
-    NewTask,
-    Outcome,
-    Pause,
-    PauseKind,
-    Release,
     Result,
-    Retry,
     Sentinel,
     Settlement,
     State,
     Task,
     TaskFilter,
-    Unknown,
-    Yield,
 )
 from tests.backends import Opened
 from tests.clock import Clock
+from tests.property.choices import CLASSES, HTTP_OWNERS, PAUSES, QUEUES, SECONDS, WAITS, new_task, outcome
 from tests.property.dice import Dice
 from tests.property.laws import Laws
-
-CLASSES = ("A", "B", "C")
-QUEUES = ("default", "q")
-HTTP_OWNERS = ("web1:1", "web2:2")
-WAITS = (0, 1, 5, 10, 30)
-SECONDS = (9, 1, 20)
-PAUSES = (Pause(PauseKind.CLASS, "A"), Pause(PauseKind.QUEUE, "q"), Pause(PauseKind.CLASS, "C"), Pause(PauseKind.ALL))
 
 _calls = count(1)
 
@@ -111,11 +94,11 @@ class History:
         """What every step shrinks to."""
 
     async def enqueue(self, dice: Dice) -> None:
-        new = [self._new_task(dice) for _ in range(1 + dice.below(3))]
+        new = [new_task(dice, self._clock.now) for _ in range(1 + dice.below(3))]
         self._remember(await self._both("enqueue", new))
 
     async def enqueue_once(self, dice: Dice) -> None:
-        row = await self._both("enqueue_once", dice.choose(("e1", "e2")), self._new_task(dice))
+        row = await self._both("enqueue_once", dice.choose(("e1", "e2")), new_task(dice, self._clock.now))
         if isinstance(row, Task):
             self._remember([row])
 
@@ -148,18 +131,18 @@ class History:
         await self._both("renew", leases, dice.choose(SECONDS))
 
     async def settle(self, dice: Dice) -> None:
-        round_ = [Settlement.held(self._fence(dice), self._outcome(dice)) for _ in range(1 + dice.below(2))]
+        round_ = [Settlement.held(self._fence(dice), outcome(dice, self._clock.now)) for _ in range(1 + dice.below(2))]
         await self._settle(round_)
 
     async def settle_again(self, dice: Dice) -> None:
         """What was sent before is sent again, perhaps with something new."""
         round_ = [dice.choose(self._settlements[-8:])] if self._settlements else []
         if dice.chance(2):
-            round_.append(Settlement.held(self._fence(dice), self._outcome(dice)))
+            round_.append(Settlement.held(self._fence(dice), outcome(dice, self._clock.now)))
         await self._settle(round_)
 
     async def settle_unfenced(self, dice: Dice) -> None:
-        await self._settle([Settlement.unfenced(self._id(dice), self._outcome(dice))])
+        await self._settle([Settlement.unfenced(self._id(dice), outcome(dice, self._clock.now))])
 
     async def _settle(self, round_: list[Settlement]) -> None:
         replies = await self._both("settle", round_)
@@ -235,19 +218,6 @@ class History:
         self._laws.created(rows, self._ids)
         self._ids += [row.id for row in rows if row.id not in self._ids]
 
-    def _new_task(self, dice: Dice) -> NewTask:
-        task_class, queue, key = dice.choose(CLASSES), dice.choose((None, *QUEUES)), dice.below(16)
-        return NewTask(
-            task_class=task_class,
-            data=dice.choose(("[]", "\0\U0001f642", "")),
-            priority=dice.choose((None, 1, 2000, 0)),
-            object_phid=dice.choose((None, None, "PHID-1")),
-            delay_until=self._clock.now + dice.choose(WAITS) if dice.chance(5) else None,
-            queue=queue,
-            idempotency_key=f"k{key}" if key in (14, 15) else None,
-            max_attempts=dice.choose((None, None, 1, 2)),
-        )
-
     def _id(self, dice: Dice) -> int:
         return dice.choose(self._ids) if self._ids else 1
 
@@ -284,24 +254,6 @@ class History:
         """Whether the row is still as this lease made it."""
         row = self._rows.get(task.id)
         return row is not None and (row.lease_owner, row.lease_expires) == (task.lease_owner, task.lease_expires)
-
-    def _outcome(self, dice: Dice) -> Outcome:
-        match dice.below(10):
-            case 0 | 1:
-                return Complete(duration_us=5)
-            case 2 | 3:
-                return Complete(followups=[self._new_task(dice) for _ in range(1 + dice.below(2))])
-            case 4:
-                return Fail(Failure("no"))
-            case 5 | 6:
-                failure = Failure("no \udcff", "trace", 7)
-                return Retry(dice.choose(WAITS), failure, max_attempts=dice.choose((None, None, 1, 3)))
-            case 7:
-                return Yield(dice.choose(WAITS))
-            case 8:
-                return Unknown(dice.choose(WAITS))
-            case _:
-                return Release()
 
 
 async def _reply(store: Store, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -377,7 +377,12 @@ async def test_too_many_follow_ups_are_refused_at_once() -> None:
 
 
 async def test_follow_ups_start_without_a_wait() -> None:
-    store, registry = open_reference(), Registry()
+    class Silent(ReferenceStore):
+        async def changed(self, timeout: float) -> bool:
+            await anyio.sleep(timeout)
+            return False
+
+    store, registry = Silent(StoreOptions()), Registry()
     began: dict[str, float] = {}
 
     @registry.task("Parent")

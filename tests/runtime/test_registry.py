@@ -101,7 +101,8 @@ def test_a_merged_registry_has_the_handlers_of_both_and_finds_the_fallback_last(
     assert registry.classes == {"A", "B"}
     found = [registry.find(name) for name in ("A", "B", "C")]
     functions: list[object] = [spec.function for spec in found if spec is not None]
-    assert functions == [typed, untyped, later]
+    handlers: list[object] = [typed, untyped, later]
+    assert functions == handlers
     assert Registry().find("A") is None
 
 

@@ -16,7 +16,7 @@ from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.registry import Context, Registry
 from queue_runtime.stats import Ending
 from queue_runtime.store import Store, StoreOptions
-from queue_runtime.supervisor import EXIT_CRASHED, EXIT_UNFINISHED, Runtime, supervise
+from queue_runtime.supervisor import ECHO_SECONDS, EXIT_CRASHED, EXIT_UNFINISHED, Runtime, supervise
 from queue_runtime.sweep_loop import SweepLoop
 from queue_runtime.task import Complete, Lease, Result, Settled, Settlement, SweepReport, Task
 from queue_runtime.watchdog import Watchdog
@@ -64,7 +64,7 @@ def runtime_of(worker: Worker, *, grace: float = 10) -> Runtime:
 async def supervised(runtime: Runtime) -> AsyncIterator[asyncio.Task[int]]:
     """The process at work; its exit code is the task's result."""
     supervising = asyncio.create_task(supervise(runtime))
-    await anyio.wait_all_tasks_blocked()
+    await asyncio.sleep(0)  # its first step: it owns the signals
     try:
         yield supervising
     finally:
@@ -87,6 +87,7 @@ async def test_sigterm_lets_short_tasks_finish_and_releases_the_long_one(logs: l
 
     @registry.task("Sleep")
     async def sleep(context: Context, data: str) -> None:
+        await worker.lifecycle.stopping.wait()  # the seconds count from the signal, however slow the machine is
         await anyio.sleep(float(data))
 
     ids = [(await enqueue(store, "Sleep", data=data))[0] for data in ("0.2", "0.8", "6.0")]
@@ -168,6 +169,10 @@ async def test_a_second_signal_ends_the_grace() -> None:
         await until(lambda: worker.stats.active == 1)
         send(signal.SIGTERM)
         await worker.lifecycle.stopping.wait()
+        send(signal.SIGTERM)  # an echo: the order was sent to the process and to its group
+        with anyio.move_on_after(ECHO_SECONDS * 2):
+            await asyncio.shield(supervising)
+        assert worker.stats.active == 1
         send(signal.SIGTERM)
         assert await code_of(supervising, seconds=3) == 0
     assert store.tables.active[task_id].lease_owner is None
@@ -289,13 +294,16 @@ async def test_a_handler_that_does_not_stop_is_named_by_the_exit_and_costs_no_cp
 async def test_a_thread_that_does_not_end_is_left_to_its_lease_and_another_is_awaited() -> None:
     store, registry = open_reference(), Registry()
     release = threading.Event()
+    begun: list[str] = []
 
     @registry.task("Stuck")
     def stuck(context: Context, data: str) -> None:
+        begun.append("stuck")
         release.wait(20)
 
     @registry.task("Polite")
     def polite(context: Context, data: str) -> None:
+        begun.append("polite")
         while not context.cancelled:
             time.sleep(0.01)
         raise InterruptedError
@@ -305,7 +313,7 @@ async def test_a_thread_that_does_not_end_is_left_to_its_lease_and_another_is_aw
     worker = Worker(store, registry, stop_seconds=0.2)
     try:
         async with supervised(runtime_of(worker, grace=0)) as supervising:
-            await until(lambda: worker.stats.active == 2)
+            await until(lambda: len(begun) == 2)
             send(signal.SIGTERM)
             assert await code_of(supervising) == EXIT_UNFINISHED
             assert worker.lease_loop.abandoned_ids == [stuck_id]

@@ -1,19 +1,6 @@
-"""The planted faults: each breaks one rule, by a change of text, and names the contract files that must see it.
+"""Faults in the reference store, one for each rule that somebody could get wrong."""
 
-A fault whose text is no longer there fails its test: write it anew for the new text, or a rule is left unguarded.
-"""
-
-from msgspec import Struct
-
-
-class Mutant(Struct, frozen=True):
-    """One fault. `backend` is the store whose tests are run with it."""
-
-    name: str
-    backend: str
-    path: str
-    changes: tuple[tuple[str, str], ...]
-    caught_by: tuple[str, ...]
+from tests.mutants.mutant import Mutant
 
 
 def reference(name: str, old: str, new: str, *caught_by: str) -> Mutant:
@@ -26,17 +13,7 @@ def values(name: str, old: str, new: str, *caught_by: str) -> Mutant:
     return Mutant(name, "reference", "queue_runtime/task.py", ((old, new),), caught_by)
 
 
-def sql(name: str, old: str, new: str, *caught_by: str) -> Mutant:
-    """A fault in a statement of the SQLite store."""
-    return Mutant(name, "sqlite", "stores/sql/sqlite.sql", ((old, new),), caught_by)
-
-
-def sqlite(name: str, module: str, old: str, new: str, *caught_by: str) -> Mutant:
-    """A fault in the Python of the SQLite store."""
-    return Mutant(name, "sqlite", f"stores/{module}.py", ((old, new),), caught_by)
-
-
-MUTANTS: tuple[Mutant, ...] = (
+REFERENCE_FAULTS: tuple[Mutant, ...] = (
     # ---- fences
     reference(
         "a receipt is alive in the second of its expiry",
@@ -75,12 +52,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "max(self.tables.receipt_until.values(), default=0) + 1",
         "fences",
     ),
-    reference("renew shortens", "max(row.lease_expires or 0, now + seconds)", "now + seconds", "fences"),
+    reference("renew shortens", "max(row.lease_expires or 0, now + seconds)", "now + seconds", "renew"),
     reference(
         "a renewal is answered for the wrong lease",
         "        return renewed\n",
         "        return sorted(renewed, key=lambda row: 0 if row is None else row.id)\n",
-        "fences",
+        "renew",
     ),
     # ---- settle rounds
     reference(
@@ -103,15 +80,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "a cancelled task is replayed",
         "archived.result != wanted",
         "archived.result not in (wanted, 2)",
-        "settle_rounds",
+        "replays",
     ),
-    reference("a replay forgets the result", "archived.result != wanted", "wanted is None", "settle_rounds"),
-    reference("a replay forgets the owner", "archived.lease_owner != lease.owner", "False", "settle_rounds"),
+    reference("a replay forgets the result", "archived.result != wanted", "wanted is None", "replays"),
+    reference("a replay forgets the owner", "archived.lease_owner != lease.owner", "False", "replays"),
     reference(
         "a replay forgets the expiry",
         "(lease.expires is not None and archived.lease_expires != lease.expires)",
         "False",
-        "settle_rounds",
+        "replays",
     ),
     reference(
         "a last retry is replayed",
@@ -125,12 +102,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "return Settled(Verdict.LOST)",
         "settle_rounds",
     ),
-    reference("follow-ups are lost", "for followup in followups:", "for followup in ():", "settle_rounds"),
+    reference("follow-ups are lost", "for followup in followups:", "for followup in ():", "followups"),
     reference(
         "follow-ups get the default priority",
         "self._insert(followup, row.priority)",
         "self._insert(followup, DEFAULT_PRIORITY)",
-        "settle_rounds",
+        "followups",
     ),
     Mutant(
         "a bad outcome is found when half of the round is written",
@@ -143,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        check_outcome(settlement.outcome)\n        lease = settlement.lease\n        row = self",
             ),
         ),
-        ("settle_rounds", "bounds"),
+        ("followups", "bounds"),
     ),
     # ---- giving back, attempts, losses
     reference("the floor of a yield is missing", "max(wait, YIELD_FLOOR)", "wait", "giving_back"),
@@ -276,10 +253,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "retry keeps the owner",
         "lease_expires=0,\n",
         "lease_expires=0, lease_owner=archived.lease_owner,\n",
-        "operators",
+        "retry",
     ),
     reference(
-        "retry repeats successes unasked", "(archived.result == Result.SUCCESS and not repeat)", "False", "operators"
+        "retry repeats successes unasked", "(archived.result == Result.SUCCESS and not repeat)", "False", "retry"
     ),
     reference(
         "retention counts from the enqueue",
@@ -303,98 +280,4 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._rung = False\n        with anyio.move_on_after(timeout):",
         "changed",
     ),
-    # ---- the SQLite store
-    sql(
-        "fresh work by id alone",
-        "ORDER BY task.priority, task.id LIMIT :limit\n) CROSS JOIN task",
-        "ORDER BY task.id LIMIT :limit\n) CROSS JOIN task",
-        "lease_order",
-    ),
-    sql("due work by id alone", "ORDER BY priority, id LIMIT :limit\n", "ORDER BY id LIMIT :limit\n", "lease_order"),
-    sql(
-        "parked rows are due",
-        "WHEN owner IN ('gorge-completion-pending', 'gorge-failure-pending') THEN NULL",
-        "WHEN owner IN ('gorge-completion-pending', 'gorge-failure-pending') THEN 4 * lane",
-        "parked",
-    ),
-    sql(
-        "delays wait a second longer",
-        "WHEN owner = '(delay)' THEN 4 * lane\n",
-        "WHEN owner = '(delay)' THEN 4 * lane + 1\n",
-        "due_times",
-    ),
-    sql(
-        "a worker's row is like any other",
-        "WHEN substr(owner, 1, 3) = 'qr:' THEN 4 * lane + 3",
-        "WHEN substr(owner, 1, 3) = 'qr:' THEN 4 * lane + 2",
-        "due_times",
-    ),
-    sql(
-        "the row gets another expiry than the reply says",
-        "max(:expires, receipt_until + 1)",
-        "max(:expires, receipt_until)",
-        "fences",
-    ),
-    sql("success does not clear the losses", "date_modified = ?3, lost_count = 0", "date_modified = ?3", "losses"),
-    sql(
-        "retention counts from the last change of nothing", "archived_epoch <= ?\n", "date_created <= ?\n", "retention"
-    ),
-    sql(
-        "the oldest entries of a history are kept",
-        "ORDER BY id DESC LIMIT 1 OFFSET ?2",
-        "ORDER BY id LIMIT 1 OFFSET ?2",
-        "history",
-    ),
-    sql(
-        "classes are compared without case",
-        "task_class TEXT NOT NULL,",
-        "task_class TEXT NOT NULL COLLATE NOCASE,",
-        "lease_filters",
-        "pause",
-    ),
-    sql(
-        "ids are drawn from what is left",
-        "UPDATE counter SET last_id = last_id + :count, active",
-        "UPDATE counter SET last_id = (SELECT coalesce(max(id), 0) FROM task) + :count, active",
-        "retention",
-    ),
-    sqlite(
-        "a receipt is alive in the second of its expiry on SQLite",
-        "sqlite_ledger",
-        "lease.expires > now)",
-        "lease.expires >= now)",
-        "fences",
-    ),
-    sqlite(
-        "renew shortens on SQLite",
-        "sqlite_settle",
-        "max(row.lease_expires or 0, ledger.now + seconds)",
-        "ledger.now + seconds",
-        "fences",
-    ),
-    sqlite(
-        "follow-ups get the default priority on SQLite",
-        "sqlite_settle",
-        "(child, row.priority)",
-        "(child, 2000)",
-        "settle_rounds",
-    ),
-    sqlite("follow-ups are lost on SQLite", "sqlite_settle", "    insert(session, followups)\n", "", "settle_rounds"),
-    sqlite(
-        "a round of successes forgets its own replays",
-        "sqlite_settle",
-        "elif task_id in ended or row[RESULT] is not None:",
-        "elif row[RESULT] is not None:",
-        "settle_rounds",
-    ),
-    sqlite("a pause of a queue is ignored on SQLite", "sqlite_lanes", "and queue not in stopped_queues", "", "pause"),
-    sqlite(
-        "a yield that has failed is awakened on SQLite",
-        "sqlite_operators",
-        "and row.failure_count == 0 and",
-        "and",
-        "operators",
-    ),
-    sqlite("histories outlive their tasks", "sqlite_operators", ', "delete_attempts"', "", "retention"),
-    sqlite("an event is not compared", "sqlite_enqueue", "if known[0] != digest:", "if False:", "events"),
 )

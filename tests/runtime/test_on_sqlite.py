@@ -1,0 +1,89 @@
+"""The loops on the real embedded store: nothing lost, nothing twice, whatever the line does."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from queue_runtime.registry import Context, Registry
+from queue_runtime.store import StoreOptions
+from queue_runtime.task import Result
+from stores import sqlite
+from tests.faulty_store import Fault, FaultyStore
+from tests.runtime.harness import Worker, enqueue, new
+
+
+class Chain:
+    """A parent succeeds and leaves a child; the child fails once, then succeeds."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.registry.task("Parent")(self.parent)
+        self.registry.task("Child", retry=0)(self.child)
+        self.runs: Counter[int] = Counter()
+        self.running: set[int] = set()
+
+    async def parent(self, context: Context, data: str) -> None:
+        await self._once_at_a_time(context)
+        context.enqueue(new("Child"))
+
+    async def child(self, context: Context, data: str) -> None:
+        await self._once_at_a_time(context)
+        if context.attempt == 1:
+            raise ValueError("the first time fails")
+
+    async def _once_at_a_time(self, context: Context) -> None:
+        task_id = context.task.id
+        assert task_id not in self.running
+        self.running.add(task_id)
+        self.runs[task_id] += 1
+        await asyncio.sleep(0)
+        self.running.discard(task_id)
+
+
+async def drained(store: sqlite.SqliteStore, *, seconds: float = 60) -> None:
+    """Wait until nothing is active."""
+    async with asyncio.timeout(seconds):
+        while (await store.stats()).active:  # noqa: ASYNC110  what is waited for is a fact of a store
+            await asyncio.sleep(0.02)
+
+
+async def test_a_queue_drains_with_its_follow_ups_and_retries(tmp_path: Path) -> None:
+    chain = Chain()
+    async with sqlite.open_store(tmp_path / "queue.db", StoreOptions()) as store:
+        await enqueue(store, "Parent", 300)
+        async with Worker(store, chain.registry, slots=20).running():
+            await drained(store)
+        rows = await store.list_archived(1000)
+    assert Counter((row.task_class, row.result) for row in rows) == {
+        ("Parent", Result.SUCCESS): 300,
+        ("Child", Result.SUCCESS): 300,
+    }
+    assert all(chain.runs[row.id] == (1 if row.task_class == "Parent" else 2) for row in rows)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_bad_line_loses_nothing_and_ends_nothing_twice(tmp_path: Path, workers: int) -> None:
+    """Of eleven calls of any kind one is refused, and one acts and its reply is lost."""
+    turn = 0
+
+    def plan(method: str) -> Fault | None:
+        nonlocal turn
+        turn += 1
+        return {2: Fault.REFUSE, 5: Fault.LOSE_REPLY}.get(turn % 11)
+
+    chain = Chain()
+    options = StoreOptions(patience=0, max_lost=1000)
+    async with sqlite.open_store(tmp_path / "queue.db", options) as store:
+        await enqueue(store, "Parent", 30)
+        faulty = FaultyStore(store, plan)
+        made = [Worker(faulty, chain.registry, slots=4, lease_seconds=2, patience=0) for _ in range(workers)]
+        async with made[0].running(), made[-1].running() if workers == 2 else asyncio.timeout(60):
+            await drained(store)
+        rows = await store.list_archived(1000)
+    assert Counter((row.task_class, row.result) for row in rows) == {
+        ("Parent", Result.SUCCESS): 30,
+        ("Child", Result.SUCCESS): 30,
+    }
+    assert all(row.failure_count == (0 if row.task_class == "Parent" else 1) for row in rows)

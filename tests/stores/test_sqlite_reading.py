@@ -1,0 +1,77 @@
+"""Counts and lists of large files, and the inventory."""
+
+from pathlib import Path
+
+import pytest
+
+from queue_runtime.errors import StoreUnavailable
+from queue_runtime.store import StoreOptions
+from queue_runtime.task import NewTask, QueueStats, State, TaskFilter
+from stores import sqlite_lists, sqlite_session
+from stores.sqlite import SqliteStore, open_store
+from tests.clock import START, Clock
+from tests.stores.backdoor import execute
+
+
+async def test_counts_above_the_bound_are_the_kept_ones_and_say_so(
+    path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_lists, "EXACT", 5)
+    tasks = await store.enqueue([NewTask(task_class="A")] * 20)
+    await store.cancel([task.id for task in tasks[:8]])
+    await store.retry([tasks[0].id])
+    await store.lease("qr:1", 2, 60)
+    execute(path, "UPDATE task SET owner = 'gorge-failure-pending', expires = 1 WHERE id = 20")
+    assert await store.stats() == QueueStats(active=12, leased=2, archived=7, failed=0, estimated=True)
+
+
+async def test_the_kept_counts_follow_every_way_in_and_out(path: Path, clock: Clock) -> None:
+    async with open_store(path, StoreOptions(now=clock, retention=60, max_lost=1)) as store:
+        tasks = await store.enqueue([NewTask(task_class="A")] * 6)
+        await store.enqueue_once("event", NewTask(task_class="A"))
+        await store.lease("qr:1", 1, 5, only={tasks[0].id})
+        clock.advance(30)
+        assert await store.lease("qr:2", 1, 5, only={tasks[0].id}) == []  # archived: lost too often
+        await store.cancel([task.id for task in tasks[1:4]])
+        await store.retry([tasks[1].id])
+        clock.advance(100)
+        await store.sweep(10)
+    counted = execute(path, "SELECT max(id), sum(result IS NULL), sum(result IS NOT NULL) FROM task")
+    assert execute(path, "SELECT last_id, active, archived FROM counter") == [(7, 4, 0)]
+    assert counted == [(7, 4, 0)]
+
+
+async def test_a_read_that_takes_too_long_is_stopped_and_holds_nobody_up(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(20):
+        await store.enqueue([NewTask(task_class="A")] * 1000)
+    monkeypatch.setattr(sqlite_session, "READ_SECONDS", -1)
+    with pytest.raises(StoreUnavailable, match=r"list_active: .*took too long"):
+        await store.list_active(10, where=TaskFilter(object_phid="PHID-NONE"))
+    assert len(await store.list_active(10)) == 10
+
+
+async def test_held_and_parked_rows_are_listed_without_reading_the_ready_ones(path: Path, store: SqliteStore) -> None:
+    await store.enqueue([NewTask(task_class="A", priority=priority) for priority in (5, 4, 3, 2)])
+    await store.lease("qr:1", 2, 60)
+    execute(path, "UPDATE task SET owner = 'gorge-failure-pending', expires = 1 WHERE id = 2")
+    execute(path, "UPDATE task SET owner = 'somebody', expires = NULL WHERE id = 1")
+
+    async def listed(*states: State) -> list[int]:
+        return [task.id for task in await store.list_active(10, where=TaskFilter(states=frozenset(states)))]
+
+    assert await listed(State.LEASED) == [4, 3, 1]
+    assert await listed(State.PARKED) == [2]
+    assert await listed(State.LEASED, State.PARKED) == [4, 3, 2, 1]
+    assert await listed(State.READY) == []
+
+
+async def test_the_inventory_names_tables_and_sizes_and_no_payloads(path: Path, store: SqliteStore) -> None:
+    await store.enqueue([NewTask(task_class="A", data="secret")] * 3)
+    facts = await store.operations()
+    assert list(facts)[:3] == ["backend", "snapshot", "generatedEpoch"]
+    assert (facts["backend"], facts["snapshot"], facts["generatedEpoch"]) == ("sqlite", "observational", START)
+    assert {"table": "task (active)", "state": "observed", "records": 3} in facts["tables"]  # type: ignore[operator]
+    assert "secret" not in str(facts)
+    assert str(path) not in str(facts)
