@@ -78,6 +78,8 @@ class Peers(Struct, frozen=True):
         result = msgspec.json.decode(lines[-1], type=dict[str, object]) if lines else {}
         if code or not result or "error" in result:
             raise RuntimeError(f"{peer} {work}: {result.get('error', child.tail())}")
+        if peer == "pgqueuer":
+            result.pop("server_us", None)  # the drivers read the CPU of Redis alone
         return {ours: value for theirs, ours in VALUES.items() if isinstance(value := result.get(theirs), float | int)}
 
 

@@ -16,6 +16,7 @@ from queue_runtime.heartbeat import Heartbeat
 from queue_runtime.lanes import SAFETY_SECONDS, Lane, lanes_of
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.owner import Owners
+from queue_runtime.quarantine import Quarantine
 from queue_runtime.registry import Registry
 from queue_runtime.runner import STOP_SECONDS, Runner
 from queue_runtime.settler import Settler
@@ -93,6 +94,7 @@ class LeaseLoop:
             enqueued=doorbell.ring,
             stop_seconds=stop_seconds,
         )
+        self._quarantine = Quarantine()
         self._lanes = lanes_of(registry, classes, slots=slots)
         self._call = asyncio.Lock()
         self._gathering: tuple[int, float] | None = None
@@ -147,6 +149,8 @@ class LeaseLoop:
         started = 0
         for lane in self._lanes:
             limit = self._room(lane)
+            if self._quarantine.wait(time.monotonic()) > 0:
+                break
             if limit > 0 and not (due_only and lane.wait(self._doorbell.count, time.monotonic()) > 0):
                 started += await self._lease(lane, min(limit, MAX_LEASE_LIMIT))
         # The next time another lane has the first choice of the free slots.
@@ -163,7 +167,11 @@ class LeaseLoop:
         asked_at = time.monotonic()  # from BEFORE the call: a slow reply makes us stop early, never late
         async with self._call:
             tasks = await self._ask(lane, limit, owner)
-            return self._take(lane, limit, owner, tasks, rings=rings, asked_at=asked_at)
+            chosen = await self._part(tasks, owner)
+            # What was given back, or did not fit, is there for the next call.
+            short = len(tasks) < limit and len(chosen) == len(tasks) and _size(tasks) < MAX_LEASE_BYTES // 2
+            lane.answered(len(tasks), short=short, rings=rings, now=time.monotonic())
+            return self._start(chosen, owner, asked_at)
 
     async def _ask(self, lane: Lane, limit: int, owner: str) -> list[Task]:
         try:
@@ -186,21 +194,36 @@ class LeaseLoop:
         self._gathering = None
         return tasks
 
-    def _take(self, lane: Lane, limit: int, owner: str, tasks: list[Task], *, rings: int, asked_at: float) -> int:
+    async def _part(self, tasks: list[Task], owner: str) -> list[Task]:
+        """The tasks that may start. A suspect starts only when its neighbours are known to be given back.
+
+        Its death would otherwise be counted as a loss of theirs too.
+        """
+        chosen, others = self._quarantine.split(tasks)
+        if not others:
+            return chosen
+        self._log.info("a task that has lost its worker before runs alone", task_id=chosen[0].id, others=len(others))
+        try:
+            await self._settler.settle([Settlement.held(Lease(task.id, owner), Release()) for task in others])
+        except StoreUnavailable:
+            self._give_back(tasks, owner)
+            return []
+        return chosen
+
+    def _start(self, tasks: list[Task], owner: str, asked_at: float) -> int:
         now = time.monotonic()
-        short = len(tasks) < limit and sum(len(task.data or "") for task in tasks) < MAX_LEASE_BYTES // 2
-        lane.answered(len(tasks), short=short, rings=rings, now=now)
         if self._lifecycle.stopping.is_set() or now - asked_at > self._too_late:
+            if tasks:
+                self._log.info("lease came too late; given back", tasks=len(tasks), owner=owner)
             self._give_back(tasks, owner)
             return 0
         lease_until = asked_at + self._lease_seconds
         for task in tasks:
-            self._runner.start(task, self._registry.find(task.task_class) or NO_HANDLER, owner, lease_until)
+            run = self._runner.start(task, self._registry.find(task.task_class) or NO_HANDLER, owner, lease_until)
+            self._quarantine.watch(run, now)
         return len(tasks)
 
     def _give_back(self, tasks: list[Task], owner: str) -> None:
-        if tasks:
-            self._log.info("lease came too late; given back", tasks=len(tasks), owner=owner)
         for task in tasks:
             self._settler.submit(Settlement.held(Lease(task.id, owner), Release()), _forget)
 
@@ -210,7 +233,7 @@ class LeaseLoop:
             return SAFETY_SECONDS
         rings, now = self._doorbell.count, time.monotonic()
         wait = min((lane.wait(rings, now) for lane in self._lanes if self._room(lane) > 0), default=math.inf)
-        return max(wait, self._gathering_wait(now))
+        return max(wait, self._gathering_wait(now), self._quarantine.wait(now))
 
     def _gathering_wait(self, now: float) -> float:
         """Seconds for which more slots are likely to come free."""
@@ -252,6 +275,10 @@ class LeaseLoop:
             self._log.info("worker started", classes=supported, slots=self._slots)
         if self._classes is not None and (missing := sorted(self._classes - set(supported))):
             self._log.warning("classes without a handler are left to others", classes=missing)
+
+
+def _size(tasks: list[Task]) -> int:
+    return sum(len(task.data or "") for task in tasks)
 
 
 def _forget(settled: Settled) -> None:

@@ -94,7 +94,7 @@ class Runner:
         """How many more runs the cap of this handler allows."""
         return self._slots if spec.concurrency is None else spec.concurrency - self._capped.get(spec, 0)
 
-    def start(self, task: Task, spec: HandlerSpec, owner: str, lease_until: float) -> None:
+    def start(self, task: Task, spec: HandlerSpec, owner: str, lease_until: float) -> Run:
         """Run a task that was just leased."""
         counts = self._stats.of(task.task_class)
         run = Run(self, task, spec, Lease(task.id, owner), lease_until=lease_until, counts=counts)
@@ -107,6 +107,7 @@ class Runner:
         name = f"{task.task_class} {task.id}"
         run.handle = asyncio.get_running_loop().create_task(self._work(run), name=name)
         run.handle.add_done_callback(run.on_done)
+        return run
 
     async def _work(self, run: Run) -> Outcome:
         run.began = time.monotonic()

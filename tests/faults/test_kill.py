@@ -123,7 +123,8 @@ def test_killed_work_runs_again_within_lease_and_patience_and_two_seconds(tmp_pa
 
 
 def test_a_task_that_kills_its_process_is_given_up_and_the_others_finish(tmp_path: Path) -> None:
-    serve = partial(Served, tmp_path, MAX_LOST=3, SLOTS=1)
+    """R079. Its neighbours of the first two deaths are lost twice too, and then each runs alone."""
+    serve = partial(Served, tmp_path, MAX_LOST=3, SLOTS=4, LEASE_SECONDS=3)
     deaths = 0
     with serve(ROLES="api") as served, served.client() as client:
         (poison,) = enqueue(client, "PoisonWorker", "x")

@@ -1,5 +1,6 @@
 """A whole worker in one test: the loops of the runtime around a store, and nothing else."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -120,6 +121,16 @@ def all_succeeded(store: ReferenceStore, task_ids: list[int]) -> bool:
 def failures(store: ReferenceStore, task_id: int) -> list[str]:
     """The messages of the task's error history."""
     return [attempt.message for attempt in store.tables.history.get(task_id, [])]
+
+
+async def stubborn_sleep(release: asyncio.Event) -> None:
+    """Sleep on in spite of the runtime, which cancels twice; a third time is the test's own end, and is obeyed."""
+    for _ in range(2):
+        try:
+            await release.wait()
+        except asyncio.CancelledError:
+            continue
+    await release.wait()
 
 
 class Stopwatch:

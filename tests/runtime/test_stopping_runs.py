@@ -21,17 +21,9 @@ from tests.runtime.harness import (
     enqueue,
     failures,
     open_reference,
+    stubborn_sleep,
     until,
 )
-
-
-async def stubborn_sleep(release: asyncio.Event) -> None:
-    """Sleep on, however often it is cancelled."""
-    while not release.is_set():
-        try:
-            await release.wait()
-        except asyncio.CancelledError:
-            continue
 
 
 async def nothing(context: Context, data: str) -> None:

@@ -23,7 +23,17 @@ from queue_runtime.watchdog import Watchdog
 from tests.faulty_store import FaultyStore
 from tests.reference_store import ReferenceStore
 from tests.runtime.conftest import Log
-from tests.runtime.harness import Stopwatch, Worker, all_succeeded, ended, enqueue, new, open_reference, until
+from tests.runtime.harness import (
+    Stopwatch,
+    Worker,
+    all_succeeded,
+    ended,
+    enqueue,
+    new,
+    open_reference,
+    stubborn_sleep,
+    until,
+)
 
 
 async def nothing(context: Context, data: str) -> None:
@@ -262,11 +272,7 @@ async def test_a_handler_that_does_not_stop_is_named_by_the_exit_and_costs_no_cp
 
     @registry.task("Deaf")
     async def deaf(context: Context, data: str) -> None:
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                continue
+        await stubborn_sleep(release)
 
     @registry.task("Shielded")
     async def shielded(context: Context, data: str) -> None:
