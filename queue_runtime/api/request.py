@@ -1,7 +1,7 @@
 """One HTTP request as the faces see it: its headers, its query and its body, read within bounds."""
 
 import asyncio
-import os
+import random
 from collections.abc import Callable
 from functools import cached_property
 from urllib.parse import parse_qsl
@@ -61,7 +61,7 @@ class Request:
         given = self.headers.get(b"x-request-id", b"").decode("latin-1")
         if 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable():
             return given
-        return os.urandom(8).hex()
+        return f"{random.getrandbits(64):016x}"
 
     @cached_property
     def query(self) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import anyio
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from queue_runtime.heartbeat import Heartbeat
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.registry import Context, Registry
 from queue_runtime.stats import Ending
+from queue_runtime.store import StoreOptions
 from queue_runtime.task import Lease, Result, Task
 from tests.faulty_store import Fault, FaultyStore
 from tests.reference_store import ReferenceStore
@@ -77,6 +79,51 @@ async def test_what_was_dropped_is_renewed_no_more_and_a_newer_holder_is_not_mix
     assert list(heartbeat.task_ids) == [1]
     heartbeat.drop(newer)
     assert list(heartbeat.task_ids) == []
+
+
+async def test_a_reply_that_comes_after_the_settlement_stops_nobody() -> None:
+    """The task was settled and leased anew while the renewal of the old lease was under way."""
+
+    class Gated(ReferenceStore):
+        async def renew(self, leases: Sequence[Lease], seconds: int) -> list[Task | None]:
+            asked.set()
+            await answer.wait()
+            return await super().renew(leases, seconds)
+
+    asked, answer = asyncio.Event(), asyncio.Event()
+    store = Gated(StoreOptions())
+    heartbeat = Heartbeat(store, Lifecycle(), lease_seconds=20, patience=10)
+    (old,) = await hold(store)
+    heartbeat.hold(old)
+    beat = asyncio.create_task(heartbeat.beat())
+    await asked.wait()
+    heartbeat.drop(old)
+    newer = Holder(store._put(store.tables.active[1], lease_owner="qr:test:2"), seconds=20)
+    heartbeat.hold(newer)
+    answer.set()
+    await beat
+    assert old.told == newer.told == []
+    assert list(heartbeat.task_ids) == [1]
+
+
+async def test_an_outcome_under_way_is_judged_by_the_settler_alone(logs: list[Log]) -> None:
+    """Its row may be gone because it was just written: a renewal that finds nothing is no lost lease."""
+    store, registry = open_reference(), Registry()
+
+    @registry.task("A")
+    async def handler(context: Context, data: str) -> None:
+        await asyncio.sleep(0)
+
+    (task_id,) = await enqueue(store, "A")
+    faulty = FaultyStore(store)
+    faulty.lose_reply("settle")
+    worker = Worker(faulty, registry)
+    async with worker.running():
+        await until(lambda: ended(store, task_id) is Result.SUCCESS and worker.settler.waiting)
+        await worker.heartbeat.beat()
+        await until(lambda: worker.stats.total(Ending.SUCCEEDED))
+    assert worker.stats.total(Ending.LOST) == 0
+    assert not any("lease lost" in line["event"] for line in logs)
 
 
 async def test_during_an_outage_a_run_goes_on_until_lease_and_patience_are_over() -> None:

@@ -293,6 +293,28 @@ async def test_a_lost_lease_stops_the_handler_and_its_success_is_never_reported(
     assert "side effect may have happened" in line["event"]
 
 
+async def test_a_lease_lost_after_the_time_out_outweighs_it() -> None:
+    store, registry = open_reference(), Registry()
+    release = asyncio.Event()
+
+    @registry.task("A", timeout=0.05)
+    async def handler(context: Context, data: str) -> None:
+        await stubborn_sleep(release)
+
+    (task_id,) = await enqueue(store, "A")
+    faulty = FaultyStore(store)
+    worker = Worker(faulty, registry, stop_seconds=30)
+    async with worker.running():
+        await until(lambda: worker.stats.active == 1)
+        (run,) = worker.lease_loop._runner._running
+        await until(lambda: run.stopped)
+        await store.cancel([task_id])
+        await worker.heartbeat.beat()
+        release.set()
+        await until(lambda: worker.stats.of("A").endings[Ending.LOST] == 1)
+    assert faulty.calls["settle"] == 0
+
+
 async def test_an_expired_lease_that_nobody_took_is_renewed_and_kept() -> None:
     """`phd start` expires every lease in the table."""
     store, registry = open_reference(), Registry()
