@@ -13,6 +13,9 @@ from queue_runtime.task import NewTask, Task
 MAX_TASKS = 1000
 MAX_BYTES = 8 * 2**20
 
+ROUNDS_IN_FLIGHT = 2
+"""While one round is being committed the next one is on its way: the loop need not idle through a commit."""
+
 ROW_BYTES = 200
 """What a row weighs beside its data, roughly."""
 
@@ -37,7 +40,7 @@ class _Part:
 
 
 class Intake:
-    """Gathers what arrives while a round is in flight, and sends it as the next round. No wait when idle.
+    """Gathers what arrives while rounds are in flight, and sends it as the next round. No wait when idle.
 
     A round that is refused for anything but an outage changed nothing: each caller's part is tried alone, so
     that a bad part fails nobody else. `enqueued` is called after each round that added something.
@@ -57,6 +60,7 @@ class Intake:
         self._enqueued = enqueued
         self._parts: deque[_Part] = deque()
         self._arrived = asyncio.Event()
+        self._stopping = False
         self._closed = False
 
     async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
@@ -75,10 +79,8 @@ class Intake:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._wake_at, stop)
-                while not stop.is_set():
-                    await self._arrived.wait()
-                    await self.round()
-                group.cancel_scope.cancel()
+                for _ in range(ROUNDS_IN_FLIGHT):
+                    group.start_soon(self._serve)
             while self._parts:
                 await self.round()
         finally:
@@ -87,8 +89,14 @@ class Intake:
                 part.fail(StoreUnavailable("enqueue", "the process is stopping"))
             self._parts.clear()
 
+    async def _serve(self) -> None:
+        while not self._stopping:
+            await self._arrived.wait()
+            await self.round()
+
     async def _wake_at(self, stop: anyio.Event) -> None:
         await stop.wait()
+        self._stopping = True
         self._arrived.set()
 
     async def round(self) -> None:
@@ -123,7 +131,7 @@ class Intake:
                 taken.append(part)
                 count += len(part.tasks)
                 size += part.size
-        if not self._parts:
+        if not self._parts and not self._stopping:
             self._arrived.clear()
         return taken
 

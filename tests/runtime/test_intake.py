@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from queue_runtime.errors import InvalidRequest, StoreFull, StoreUnavailable
-from queue_runtime.intake import Intake
+from queue_runtime.intake import ROUNDS_IN_FLIGHT, Intake
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import NewTask, Task
 from tests.faulty_store import FaultyStore
@@ -52,7 +52,7 @@ async def test_one_caller_pays_one_round_and_gets_its_rows() -> None:
     assert store.calls["enqueue"] == 1
 
 
-async def test_what_arrives_during_a_round_shares_the_next_and_each_gets_its_own_rows() -> None:
+async def test_what_arrives_during_the_rounds_shares_the_next_and_each_gets_its_own_rows() -> None:
     store = GatedStore()
     answers: dict[int, list[Task]] = {}
 
@@ -60,13 +60,14 @@ async def test_what_arrives_during_a_round_shares_the_next_and_each_gets_its_own
         answers[number] = await intake.enqueue([new(f"C{number}") for _ in range(number)])
 
     async with serving(Intake(store)) as intake, anyio.create_task_group() as group:
-        group.start_soon(call, 1)
-        await until(lambda: store.rounds)
-        for number in range(2, 30):
+        for number in (1, 2):
+            group.start_soon(call, number)
+            await until(lambda: len(store.rounds) == number)  # noqa: B023  awaited within the turn
+        for number in range(3, 30):
             group.start_soon(call, number)
         await anyio.wait_all_tasks_blocked()
         store.gate.set()
-    assert store.rounds == [1, sum(range(2, 30))]
+    assert store.rounds == [1, 2, sum(range(3, 30))]
     for number, rows in answers.items():
         assert [row.task_class for row in rows] == [f"C{number}"] * number
 
@@ -113,6 +114,8 @@ async def test_callers_that_have_gone_away_break_no_round() -> None:
     async with serving(Intake(store)) as intake:
         under_way = asyncio.create_task(intake.enqueue([new("Started")]))
         await until(lambda: store.rounds)
+        other = asyncio.create_task(intake.enqueue([new("Other")]))
+        await until(lambda: len(store.rounds) == ROUNDS_IN_FLIGHT)
         gone = asyncio.create_task(intake.enqueue([new("Gone")]))
         stays = asyncio.create_task(intake.enqueue([new("Stays")]))
         await anyio.wait_all_tasks_blocked()
@@ -121,9 +124,10 @@ async def test_callers_that_have_gone_away_break_no_round() -> None:
         await anyio.wait_all_tasks_blocked()
         store.gate.set()
         (row,) = await stays
+        await other
     assert row.task_class == "Stays"
     # What was under way happens all the same; what had not begun is dropped.
-    assert sorted(task.task_class for task in store.tables.active.values()) == ["Started", "Stays"]
+    assert sorted(task.task_class for task in store.tables.active.values()) == ["Other", "Started", "Stays"]
 
 
 async def test_after_the_stop_what_has_arrived_is_served_and_later_calls_are_refused() -> None:
