@@ -5,6 +5,8 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PORT ?= 8090
+# Most of the tests' time is waiting: two processes halve it on two cores.
+TEST_PROCESSES ?= 2
 VENV := .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/
@@ -51,10 +53,10 @@ serve: $(READY)  ## Run the queue on SQLite (./var) with the demo handlers; PORT
 	    exec $(RUN)queue-runtime serve
 
 test: $(READY)  ## Run the tests that CI runs
-	$(RUN)pytest -m 'not long'
+	$(RUN)pytest -m 'not long' -n $(TEST_PROCESSES)
 
 test-long: $(READY)  ## Run all tests, the heavy counts too
-	$(RUN)pytest
+	$(RUN)pytest -n $(TEST_PROCESSES)
 
 check: lint types imports  ## Run lint, types and imports
 

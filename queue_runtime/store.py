@@ -82,8 +82,11 @@ class Store(Protocol):
         """
         ...
 
-    async def enqueue_once(self, event_id: str, task: NewTask) -> Task:
-        """Add the task of an event. Same id and same task: the first answer, for ever. Raises EventConflict."""
+    async def enqueue_once(self, event_id: str, task: NewTask, *, digest: str | None = None) -> Task:
+        """Add the task of an event. Same id and same task: the first answer, for ever. Raises EventConflict.
+
+        `digest` says what "same" is where the request had more to it than the task (wire.event_digest).
+        """
         ...
 
     async def lease(
@@ -109,8 +112,8 @@ class Store(Protocol):
         over. Paused classes and queues are passed over. Taking over a `qr:` row counts a loss; at `max_lost`
         it is archived as failed and not returned.
         Failure count, failure time and dates of a taken row are untouched.
-        For an owner that is not `qr:` the expiry is at least one second beyond that of any receipt of this task
-        that was given back, so that no receipt is valid twice.
+        For an owner that is not `qr:` the expiry is the first second from now + seconds on that no receipt of
+        this task ended in, so that no receipt is valid twice; a renewal of such a lease keeps to this too.
         """
         ...
 

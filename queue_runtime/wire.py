@@ -326,9 +326,10 @@ def stats_json(stats: QueueStats) -> Json:
     }
 
 
-def event_digest(task: NewTask) -> str:
+def event_digest(task: NewTask, *, sent_delay: int | None = None) -> str:
     """What makes two tasks of one event the same: SHA-256 of the JSON that the Go service would write.
 
+    `sent_delay` is delayUntil as the request had it: 0 and less mean no delay, yet count as a difference.
     Our own options are appended only when set, so that a live inbox of the Go service can be taken over.
     """
     fields = {
@@ -337,7 +338,7 @@ def event_digest(task: NewTask) -> str:
         "priority": task.priority,
         "objectPHID": task.object_phid,
         "containerPHID": task.container_phid,
-        "delayUntil": task.delay_until,
+        "delayUntil": task.delay_until if sent_delay is None else sent_delay,
         "queue": task.queue,
         "idempotencyKey": task.idempotency_key,
         "maxAttempts": task.max_attempts,

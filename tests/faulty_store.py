@@ -84,8 +84,8 @@ class FaultyStore:
     async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
         return await self._call("enqueue", lambda: self._store.enqueue(tasks))
 
-    async def enqueue_once(self, event_id: str, task: NewTask) -> Task:
-        return await self._call("enqueue_once", lambda: self._store.enqueue_once(event_id, task))
+    async def enqueue_once(self, event_id: str, task: NewTask, *, digest: str | None = None) -> Task:
+        return await self._call("enqueue_once", lambda: self._store.enqueue_once(event_id, task, digest=digest))
 
     async def lease(
         self,

@@ -28,6 +28,7 @@ from queue_runtime.wire import (
     FinalizeBody,
     RenewBody,
     ResolveBody,
+    event_digest,
     new_task,
     new_tasks,
     receipt,
@@ -109,7 +110,9 @@ class ProtocolFace:
         check_bytes("eventID", body.eventID, MAX_EVENT_ID_BYTES)
         if body.task is None:
             raise bad_request("task: is required")
-        return data(task_json(await self._store.enqueue_once(body.eventID, new_task(body.task, "task."))))
+        task = new_task(body.task, "task.")
+        digest = event_digest(task, sent_delay=body.task.delayUntil)
+        return data(task_json(await self._store.enqueue_once(body.eventID, task, digest=digest)))
 
     async def operations(self, request: Request) -> Reply:
         try:

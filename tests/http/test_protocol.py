@@ -232,6 +232,17 @@ async def test_an_event_is_enqueued_once_and_answers_the_same_for_ever(house: Ho
     assert (await house.get("stats")).data["activeCount"] == 0
 
 
+async def test_a_delay_of_nothing_is_a_difference_between_events_as_the_go_service_has_it(house: House) -> None:
+    for event, delay in (("plain", None), ("zero", 0), ("past", -3)):
+        body = {"eventID": event, "task": {"taskClass": "A", "delayUntil": delay}}
+        first = (await house.post("enqueue-event", body)).data
+        assert "leaseExpires" not in first
+        assert (await house.post("enqueue-event", body)).data == first
+        for other in {None, 0, -3, -4} - {delay}:
+            changed = {"eventID": event, "task": {"taskClass": "A", "delayUntil": other}}
+            assert (await house.post("enqueue-event", changed)).error == (409, "ERR_EVENT_CONFLICT")
+
+
 async def test_fifty_deliveries_of_one_event_make_one_task(house: House) -> None:
     body = {"eventID": "event-1", "task": {"taskClass": "A"}}
     answers = await asyncio.gather(*(house.post("enqueue-event", body) for _ in range(50)))

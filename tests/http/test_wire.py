@@ -29,6 +29,11 @@ def test_the_digest_of_an_event_is_that_of_the_go_service(task: NewTask, text: s
     assert event_digest(task) == sha256(text.encode()).hexdigest()
 
 
+def test_a_delay_that_was_sent_as_nothing_counts_in_the_digest() -> None:
+    text = '{"taskClass":"A","data":"","delayUntil":0}'
+    assert event_digest(NewTask(task_class="A"), sent_delay=0) == sha256(text.encode()).hexdigest()
+
+
 @pytest.mark.parametrize("owner", ["(retry)", "(delay)", "(unknown)", "", None])
 def test_owners_that_the_go_service_does_not_know_are_absent(owner: str | None) -> None:
     assert "leaseOwner" not in task_json(_task(owner))
