@@ -4,7 +4,7 @@ import time
 from typing import Protocol
 
 from queue_runtime.errors import InvalidRequest
-from queue_runtime.task import MAX_FOLLOWUPS, NewTask, Task
+from queue_runtime.task import MAX_ATTEMPTS, MAX_FOLLOWUPS, NewTask, Task, check_range
 
 
 class Ending(Exception):
@@ -19,6 +19,8 @@ class Retry(Ending):
 
     def __init__(self, wait: float | None = None, reason: str = "", max_attempts: int | None = None) -> None:
         super().__init__(reason)
+        if max_attempts is not None:
+            check_range("max_attempts", max_attempts, 1, MAX_ATTEMPTS)
         self.wait = wait
         self.reason = reason
         self.max_attempts = max_attempts
@@ -96,6 +98,8 @@ class Context:
 
         Without a priority it takes that of this task.
         """
+        if not isinstance(task, NewTask):
+            raise TypeError(f"a follow-up must be a NewTask, not {type(task).__name__}")
         followups = self._run.followups
         if followups is None:
             raise RuntimeError("the run has ended: a follow-up would never be stored")

@@ -122,7 +122,7 @@ def _failure(run: Run, error: BaseException) -> Failure:
 def _message(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  an exception whose text cannot be had
+    except BaseException:  # noqa: BLE001  an exception whose text cannot be had
         text = "(no text)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

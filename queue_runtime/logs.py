@@ -3,12 +3,28 @@
 import logging
 import sys
 from collections.abc import Collection
+from contextlib import suppress
+from urllib.parse import unquote
 
 import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class QuietFile:
+    """Stderr that never fails: a full disk or a reader that is gone costs lines, and nothing else."""
+
+    def write(self, text: str) -> None:
+        """Write, or drop."""
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Flush, or let be."""
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
 
 
 class HideSecrets:
@@ -24,6 +40,8 @@ class HideSecrets:
                 for secret in self._secrets:
                     if secret in text:
                         text = event[key] = text.replace(secret, "****")
+                    elif "%" in text and secret in unquote(text):
+                        text = event[key] = "****"
         return event
 
 
@@ -40,10 +58,10 @@ def configure(form: str, level: str, secrets: Collection[str] = ()) -> None:
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(QuietFile()),  # type: ignore[arg-type]  # it asks for no more
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(QuietFile())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

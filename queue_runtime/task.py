@@ -30,6 +30,7 @@ MAX_LEASE_BYTES = 8 * 2**20
 MAX_LIST = 5000
 MAX_IDS = 10_000
 MAX_FOLLOWUPS = 1000
+MAX_ATTEMPTS = 2**31 - 1
 MAX_DATA_BYTES = 64 * 2**20
 MAX_EVENT_ID_BYTES = 128
 LOST_MESSAGE = "worker lost"
@@ -113,7 +114,7 @@ class NewTask(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_name("task_class", self.task_class, limit=64)
-        if not self.data.isascii() or len(self.data) > MAX_DATA_BYTES:
+        if type(self.data) is not str or not self.data.isascii() or len(self.data) > MAX_DATA_BYTES:
             check_data(self.data)
         if self.priority is not None:
             check_range("priority", self.priority, 0, U32)
@@ -128,7 +129,7 @@ class NewTask(Struct, frozen=True, kw_only=True):
         if self.idempotency_key is not None:
             check_bytes("idempotency_key", self.idempotency_key, 255)
         if self.max_attempts is not None:
-            check_range("max_attempts", self.max_attempts, 1, 2**31 - 1)
+            check_range("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS)
 
 
 class Task(Struct, frozen=True, kw_only=True):
@@ -392,13 +393,22 @@ class SweepReport(Struct, frozen=True, kw_only=True):
 
 
 def check_range(field: str, value: int, low: int, high: int) -> None:
-    """Raise InvalidRequest unless low <= value <= high."""
+    """Raise InvalidRequest unless it is a whole number and low <= value <= high."""
+    if type(value) is not int:
+        raise InvalidRequest(field, f"must be a whole number, not {type(value).__name__}")
     if not low <= value <= high:
         raise InvalidRequest(field, f"must be from {low} to {high}, not {value}")
 
 
+def check_text(field: str, value: str) -> None:
+    """Raise InvalidRequest unless it is a str: handlers are not typed in fact, only on paper."""
+    if not isinstance(value, str):
+        raise InvalidRequest(field, f"must be text, not {type(value).__name__}")
+
+
 def check_bytes(field: str, value: str, limit: int) -> None:
     """Raise InvalidRequest unless the text is UTF-8 of 1 to `limit` bytes without NUL."""
+    check_text(field, value)
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
@@ -411,6 +421,7 @@ def check_bytes(field: str, value: str, limit: int) -> None:
 
 def check_name(field: str, value: str, *, limit: int) -> None:
     """Raise InvalidRequest unless the name has 1 to `limit` characters, is UTF-8 and has no NUL."""
+    check_text(field, value)
     if not 0 < len(value) <= limit:
         raise InvalidRequest(field, f"must have 1 to {limit} characters, not {len(value)}")
     if not value.isascii():
@@ -424,6 +435,7 @@ def check_name(field: str, value: str, *, limit: int) -> None:
 
 def check_queue(field: str, value: str) -> None:
     """Raise InvalidRequest unless it is a queue name: 1 to 64 of letters, digits, `_ . : -`."""
+    check_text(field, value)
     if not 0 < len(value) <= 64 or not value.isascii() or value.strip(_QUEUE_CHARACTERS):
         raise InvalidRequest(field, "must have 1 to 64 letters, digits or _ . : -")
 
@@ -433,6 +445,7 @@ _QUEUE_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 
 def check_data(data: str) -> None:
     """Raise InvalidRequest unless the payload is UTF-8 text within MAX_DATA_BYTES. NUL and any content are fine."""
+    check_text("data", data)
     try:
         size = len(data.encode())
     except UnicodeEncodeError:
@@ -457,7 +470,11 @@ def check_outcome(outcome: Outcome) -> None:
             check_range("duration_us", duration_us, 0, 2**63 - 1)
             if len(followups) > MAX_FOLLOWUPS:
                 raise InvalidRequest("followups", f"must be at most {MAX_FOLLOWUPS}, not {len(followups)}")
-        case Retry(wait) | Yield(wait) | Unknown(wait):
+        case Retry(wait, _, max_attempts):
+            check_range("wait", wait, 0, U32)
+            if max_attempts is not None:
+                check_range("max_attempts", max_attempts, 1, MAX_ATTEMPTS)
+        case Yield(wait) | Unknown(wait):
             check_range("wait", wait, 0, U32)
         case _:
             pass

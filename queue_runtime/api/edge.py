@@ -59,6 +59,7 @@ class Edge:
         try:
             try:
                 self._guard.check(request)
+                request.check()
                 await self.app(scope, receive, respond)
             except ClientGone:
                 raise
@@ -77,7 +78,7 @@ class Edge:
 
     def _headers(self, request: Request) -> list[tuple[bytes, bytes]]:
         headers = [(b"x-request-id", request.id.encode())]
-        over = self._lifecycle.stopping.is_set() or not request.complete
+        over = self._lifecycle.stopping.is_set() or not request.complete or request.ambiguous
         if over and request.scope["http_version"].startswith("1"):
             headers.append((b"connection", b"close"))
         return headers

@@ -43,6 +43,8 @@ class Request:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.complete = self._has_no_body()
         """whether the whole body has arrived"""
+        self.ambiguous = b"content-length" in self.headers and b"transfer-encoding" in self.headers
+        """two lengths: what follows on this connection may be a request that a proxy never saw as one"""
 
     @property
     def client(self) -> str:
@@ -80,6 +82,11 @@ class Request:
         """What the path names, such as the id in `tasks/{id}`."""
         parameters: dict[str, str] = self.scope["path_params"]
         return parameters
+
+    def check(self) -> None:
+        """Refuse a request that two readers may take for two different ones."""
+        if self.ambiguous:
+            raise bad_request("Content-Length: must not come with Transfer-Encoding")
 
     async def read(self, bound: asyncio.Timeout) -> bytes:
         """The whole body, which must be JSON by its content type and within the limits; `bound` follows it."""

@@ -37,9 +37,26 @@ def test_json_is_one_object_a_line_for_our_lines_and_those_of_libraries() -> Non
     assert "ValueError: bad ****" in third["exception"]
 
 
+def test_a_secret_is_hidden_percent_encoded_too() -> None:
+    program = PROGRAM.replace("?token=s3cret", "?x=s%33cret")
+    ended = subprocess.run(
+        [sys.executable, "-c", program.format(form="json")], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "s%33cret" not in ended.stderr
+
+
 def test_no_form_of_the_log_shows_a_secret() -> None:
     for form in ("json", "console"):
         text = "\n".join(lines(form))
         assert "s3cret" not in text
         assert "not shown" not in text
         assert "****" in text
+
+
+def test_a_log_that_cannot_be_written_costs_lines_and_nothing_else() -> None:
+    program = PROGRAM.format(form="console") + "\nprint('still here')\n"
+    with open("/dev/full", "w") as full:  # noqa: PTH123  a device
+        ended = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True, timeout=30, check=False
+        )
+    assert ended.stdout == "still here\n"

@@ -39,6 +39,7 @@ class Served:
     def __init__(self, folder: Path, *, wrapper: Sequence[str] = (), **settings: object) -> None:
         self.folder = folder
         self.lines: list[str] = []
+        self._deaf = False
         chosen = {
             "LISTEN": "127.0.0.1:0",
             "SQLITE_PATH": folder / "queue.sqlite",
@@ -60,6 +61,13 @@ class Served:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line.decode(errors="replace").rstrip("\n"))
+            if self._deaf:
+                break
+        self.process.stderr.close()
+
+    def stop_reading(self) -> None:
+        """Close our end of the log with the next line; whatever is written after that fails."""
+        self._deaf = True
 
     def __enter__(self) -> Self:
         return self
@@ -123,8 +131,6 @@ class Served:
         """The exit code, once it has ended and its whole log is read."""
         code = self.process.wait(seconds)
         self._reader.join(5)
-        if self.process.stderr is not None:
-            self.process.stderr.close()
         return code
 
 

@@ -86,6 +86,18 @@ async def test_a_body_in_chunks_is_taken(running: Running) -> None:
         assert (await client.ask(b"0\r\n\r\n")).json["data"]["taskClass"] == "A"
 
 
+async def test_two_lengths_are_refused_and_nothing_behind_them_is_served(running: Running) -> None:
+    async with connect(running) as client:
+        headers = ("Content-Type: application/json", "Transfer-Encoding: chunked", "Content-Length: 5")
+        hidden = get("/api/queue/enqueue", "Content-Type: application/json", "Content-Length: 17", method="POST")
+        await client.send(
+            get("/api/queue/enqueue", *headers, method="POST") + b"0\r\n\r\n" + hidden + b'{"taskClass":"A"}'
+        )
+        assert (await client.ended()).count(b"HTTP/1.1 ") == 1
+    async with connect(running) as client:
+        assert (await client.ask(STATS)).json["data"]["activeCount"] == 0
+
+
 async def test_a_client_that_asks_before_it_sends_is_told_to_go_on(running: Running) -> None:
     async with connect(running) as client:
         head, _, body = post("/api/queue/enqueue", {"taskClass": "A"}, "Expect: 100-continue").partition(b"\r\n\r\n")
