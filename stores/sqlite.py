@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import Order, StoreOptions
 from queue_runtime.task import (
     MAX_EVENT_ID_BYTES,
@@ -65,12 +66,12 @@ class SqliteStore:
             return []
         return await self._writer.call("enqueue", lambda session: sqlite_enqueue.enqueue(session, tasks), rings=True)
 
-    async def enqueue_once(self, event_id: str, task: NewTask) -> Task:
+    async def enqueue_once(self, event_id: str, task: NewTask, *, digest: str | None = None) -> Task:
         check_bytes("event_id", event_id, MAX_EVENT_ID_BYTES)
-        digest = event_digest(task)
+        same = event_digest(task) if digest is None else digest
         return await self._writer.call(
             "enqueue_once",
-            lambda session: sqlite_enqueue.enqueue_once(session, event_id, digest, task),
+            lambda session: sqlite_enqueue.enqueue_once(session, event_id, same, task),
             rings=True,
         )
 
@@ -207,7 +208,10 @@ class SqliteStore:
         return await self._reader.call("operations", sqlite_lists.operations)
 
     async def ping(self) -> None:
-        await self._reader.call("ping", _ping)
+        if self._writer.failing:
+            await self._writer.call("ping", _try_writing)
+        else:
+            await self._reader.call("ping", _try_reading)
 
     async def changed(self, timeout: float) -> bool:
         return await self._changes.wait(self._writer, timeout)
@@ -221,8 +225,16 @@ def _may_ring(settlement: Settlement) -> bool:
     return not isinstance(outcome, Fail)
 
 
-def _ping(session: Session) -> None:
+def _try_reading(session: Session) -> None:
     session.row("lease_gates")
+    if (reason := session.displaced()) is not None:
+        raise StoreUnavailable("ping", reason)
+
+
+def _try_writing(session: Session) -> None:
+    """Write a row that needs some pages, and take it away again."""
+    session.run("try_room")
+    session.run("delete_payload", (0,))
 
 
 @asynccontextmanager

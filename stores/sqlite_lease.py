@@ -15,6 +15,7 @@ from queue_runtime.task import (
     due_at,
     is_worker,
 )
+from stores.spent_receipts import first_unspent
 from stores.sqlite_history import remember
 from stores.sqlite_rows import (
     DATA,
@@ -24,7 +25,7 @@ from stores.sqlite_rows import (
     LOST,
     OWNER,
     PRIORITY,
-    RECEIPT_UNTIL,
+    SPENT,
     Row,
     id_list,
     is_utf8,
@@ -143,31 +144,51 @@ class _Basket:
             if self._full or room <= 0:
                 return
             rows = pick(room)
-            readable = self._readable(rows)
-            kept = self._still_worth_it(readable)
+            kept = self._sift(rows)
             self._take(kept)
             if len(kept) == len(rows):
                 return
 
-    def _readable(self, rows: list[Row]) -> list[Row]:
-        """The rows with their payloads, up to the bound of bytes; unreadable ones are archived as failed."""
-        if not self._session.undecodable and not any(row[DATA] is None for row in rows):
-            return rows
-        readable: list[Row] = []
+    def _sift(self, rows: list[Row]) -> list[Row]:
+        """The rows to take, in order and with their payloads, up to the bound of bytes.
+
+        Those lost too often and unreadable ones before that bound are archived as failed. A loss is counted for
+        each row that one of our workers held.
+        """
+        kept: list[Row] = []
+        lost: list[Row] = []
+        given_up: list[Row] = []
         unreadable: list[Row] = []
-        for picked in rows:
-            row = self._with_payload(picked)
-            if row[DATA] is None or not is_utf8(row):
+        any_undecodable = self._session.undecodable  # before reading payloads says it anew
+        for row in rows:
+            was_held = is_worker(row[OWNER])
+            if was_held and row[LOST] + 1 >= self._session.options.max_lost:
+                given_up.append(row)
+                continue
+            whole = self._with_payload(row)
+            if whole[DATA] is None or ((any_undecodable or whole is not row) and not is_utf8(whole)):
                 unreadable.append(row)
                 continue
-            self._bytes += len(row[DATA].encode())
-            if self._bytes > MAX_LEASE_BYTES and (self.tasks or readable):
-                self._full = True
+            if not self._fits(whole[DATA], is_first=not (self.tasks or kept)):
                 break
-            readable.append(row)
+            if was_held:
+                lost.append(row)
+                whole = (*whole[:LOST], whole[LOST] + 1, *whole[LOST + 1 :])
+            kept.append(whole)
+        if lost or given_up:
+            self._count_losses([*lost, *given_up])
+        self._archive(given_up)
         self._remember(unreadable, AttemptKind.FAILURE, UNREADABLE)
         self._archive(unreadable)
-        return readable
+        return kept
+
+    def _fits(self, data: str, *, is_first: bool) -> bool:
+        """Count the bytes of one more; False: they are too many, and nothing more is taken."""
+        size = len(data) if data.isascii() else len(data.encode())
+        self._full = self._bytes + size > MAX_LEASE_BYTES and not is_first
+        if not self._full:
+            self._bytes += size
+        return not self._full
 
     def _with_payload(self, row: Row) -> Row:
         if row[DATA] is not None:
@@ -175,17 +196,9 @@ class _Basket:
         found = self._session.rows("get_payload", (row[ID],), undecodable="surrogateescape")
         return (*row[:DATA], found[0][0] if found else None)
 
-    def _still_worth_it(self, rows: list[Row]) -> list[Row]:
-        """Count a loss where the row was held by one of our workers; those lost too often are archived as failed."""
-        lost = [row for row in rows if is_worker(row[OWNER])]
-        if not lost:
-            return rows
+    def _count_losses(self, lost: list[Row]) -> None:
         self._remember(lost, AttemptKind.LOST, LOST_MESSAGE)
         self._session.run("count_losses", {"ids": _ids(lost)})
-        given_up = {row[ID] for row in lost if row[LOST] + 1 >= self._session.options.max_lost}
-        self._archive([row for row in lost if row[ID] in given_up])
-        counted = [(*row[:LOST], row[LOST] + is_worker(row[OWNER]), *row[LOST + 1 :]) for row in rows]
-        return [row for row in counted if row[ID] not in given_up]
 
     def _remember(self, rows: list[Row], kind: AttemptKind, message: str) -> None:
         for row in rows:
@@ -207,15 +220,18 @@ class _Basket:
     def _take(self, rows: list[Row]) -> None:
         if not rows:
             return
-        owner, expires = self._request.owner, self._now + self._request.seconds
-        beyond_receipts = not is_worker(owner)
-        self._session.run(
-            "take",
-            {"owner": owner, "expires": expires, "beyond_receipts": beyond_receipts, "ids": _ids(rows)},
-        )
+        owner, asked = self._request.owner, self._now + self._request.seconds
+        together, apart = rows, []
+        if not is_worker(owner):
+            apart = [row for row in rows if row[SPENT] is not None]
+            together = [row for row in rows if row[SPENT] is None] if apart else rows
+        if together:
+            self._session.run("take", {"owner": owner, "expires": asked, "ids": _ids(together)})
+        expiries = {row[ID]: first_unspent(row[SPENT], asked) for row in apart}
+        for task_id, expires in expiries.items():
+            self._session.run("take", {"owner": owner, "expires": expires, "ids": f"[{task_id}]"})
         for row in rows:
-            until = max(expires, row[RECEIPT_UNTIL] + 1) if beyond_receipts else expires
-            self.tasks.append(leased_task(row, owner, until, row[DATA]))
+            self.tasks.append(leased_task(row, owner, expiries.get(row[ID], asked), row[DATA]))
 
 
 def _ids(rows: list[Row]) -> str:

@@ -14,10 +14,10 @@ from queue_runtime.task import (
     Result,
     Task,
     is_sentinel,
-    is_worker,
 )
+from stores.spent_receipts import first_unspent, is_receipt, spend
 from stores.sqlite_history import remember
-from stores.sqlite_rows import ID, RECEIPT_UNTIL, RESULT, active_task, archived_task, id_list
+from stores.sqlite_rows import ID, RESULT, SPENT, active_task, archived_task, id_list
 from stores.sqlite_session import Session
 
 
@@ -29,11 +29,11 @@ class Ledger:
         self.now = session.now()
         self._active: dict[int, Task] = {}
         self._archived: dict[int, ArchivedTask] = {}
-        self._receipt_until: dict[int, int] = {}
+        self._spent: dict[int, str | None] = {}
         self._changed: set[int] = set()
         self._ended = 0
         for row in session.rows("rows", (id_list(task_ids),)):
-            self._receipt_until[row[ID]] = row[RECEIPT_UNTIL]
+            self._spent[row[ID]] = row[SPENT]
             if row[RESULT] is None:
                 self._active[row[ID]] = active_task(row)
             else:
@@ -63,6 +63,20 @@ class Ledger:
         self._active[row.id] = row
         self._changed.add(row.id)
         return row
+
+    def prolong(self, row: Task, seconds: int) -> Task:
+        """Move the expiry of a held row to so many seconds from now, never back; of a receipt, to an unspent one."""
+        expires = self.now + seconds
+        if row.lease_expires is not None and row.lease_expires >= expires:
+            return row
+        if is_receipt(row.lease_owner):
+            self._spend_receipt(row)
+            expires = first_unspent(self._spent[row.id], expires)
+        return self.put(replace(row, lease_expires=expires))
+
+    def spent(self, task_id: int) -> str | None:
+        """The spent expiries of the row."""
+        return self._spent[task_id]
 
     def give_back(self, row: Task, owner: str | None, expires: int | None) -> None:
         """Take the row from its holder."""
@@ -141,21 +155,20 @@ class Ledger:
         task = self._active.get(task_id)
         if task is not None:
             failure_time, end = task.failure_time, (None, None, None)
-            return (*_common(task), failure_time, self._receipt_until[task_id], *end)
+            return (*_common(task), failure_time, self._spent[task_id], *end)
         archived = self._archived[task_id]
         return (
             *_common(archived),
             None,
-            self._receipt_until[task_id],
+            self._spent[task_id],
             archived.result.value,
             archived.duration_us,
             archived.archived_epoch,
         )
 
     def _spend_receipt(self, row: Task | ArchivedTask) -> None:
-        owner, expires = row.lease_owner, row.lease_expires
-        if owner is not None and expires is not None and not is_sentinel(owner) and not is_worker(owner):
-            self._receipt_until[row.id] = max(self._receipt_until[row.id], expires)
+        if row.lease_expires is not None and row.lease_expires > self.now and is_receipt(row.lease_owner):
+            self._spent[row.id] = spend(self._spent[row.id], row.lease_expires, self.now)
 
 
 def _common(row: Task | ArchivedTask) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ Row = tuple[Any, ...]
 """As the driver gives it; goes no further than the stores/sqlite modules."""
 
 ID, TASK_CLASS, QUEUE, PRIORITY, _CREATED, _MODIFIED, OWNER, EXPIRES, FAILURES = range(9)
-KEY, _MAX_ATTEMPTS, LOST, RESULT, _DURATION, _ARCHIVED, RECEIPT_UNTIL, DATA = range(12, 20)
+KEY, _MAX_ATTEMPTS, LOST, RESULT, _DURATION, _ARCHIVED, SPENT, DATA = range(12, 20)
 """Places in the `columns` of sqlite.sql."""
 
 INLINE_DATA = 2000

@@ -50,10 +50,19 @@ class Session:
         """whether the last `rows` met text that is not UTF-8"""
         self._now = options.now
         self._until = 0.0
+        self._identity = _identity(path)
 
     def now(self) -> int:
         """The store's time."""
         return int(time.time()) if self._now is None else self._now()
+
+    def displaced(self) -> str | None:
+        """Why this is not the file of its path any more; None: it is. What is written here is lost otherwise."""
+        try:
+            found = _identity(self.path)
+        except OSError as error:
+            return f"{self.path}: the file was removed ({error.strerror}); restart the process"
+        return None if found == self._identity else f"{self.path}: the file was replaced; restart the process"
 
     def rows(self, name: str, values: object = (), *, undecodable: str = "replace") -> list[Row]:
         """All rows of a statement. Text that is not UTF-8 is decoded as `undecodable` says (an error handler)."""
@@ -103,6 +112,11 @@ class Session:
         self.connection.set_progress_handler(lambda: time.monotonic() > self._until, _STEPS)
 
 
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
 def patiently(call: Callable[[], T]) -> T:
     """Call again while another process holds the file, for up to BUSY_SECONDS.
 
@@ -140,9 +154,9 @@ def open_sessions(path: Path, options: StoreOptions, synchronous: Synchronous) -
     except BaseException:
         _close(opened)
         raise
-    reading = Session(reader, path, options)
+    writing, reading = Session(writer, path, options), Session(reader, path, options)
     reading.limit_reading()
-    return Session(writer, path, options), reading
+    return writing, reading
 
 
 def _close(connections: Iterable[sqlite3.Connection]) -> None:

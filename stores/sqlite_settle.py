@@ -137,14 +137,12 @@ def renew(session: Session, leases: Sequence[Lease], seconds: int) -> list[Task 
     """Move the expiry of each valid lease, never back."""
     ledger = Ledger(session, {lease.task_id for lease in leases})
     renewed: list[Task | None] = []
-    moved: dict[int, int] = {}
+    moved: dict[int, tuple[int, int | None, str | None]] = {}
     for lease in leases:
-        row = ledger.held(lease)
-        if row is not None:
-            expires = max(row.lease_expires or 0, ledger.now + seconds)
-            if expires != row.lease_expires:
-                row = ledger.put(replace(row, lease_expires=expires))
-                moved[row.id] = expires
+        held = ledger.held(lease)
+        row = None if held is None else ledger.prolong(held, seconds)
+        if row is not None and row is not held:
+            moved[row.id] = (row.id, row.lease_expires, ledger.spent(row.id))
         renewed.append(row)
-    session.many("renew", moved.items())
+    session.many("renew", moved.values())
     return renewed

@@ -65,6 +65,8 @@ class SessionThread:
         self._loop = asyncio.get_running_loop()
         self._requests: SimpleQueue[AnyRequest | None] = SimpleQueue()
         self._closed = False
+        self.failing = False
+        """whether a round could not be written, and none was since; known in the event loop"""
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -117,6 +119,8 @@ class SessionThread:
             self._loop.call_soon_threadsafe(self._deliver, batch, wrote)
 
     def _deliver(self, batch: list[AnyRequest], wrote: bool) -> None:
+        refused = any(isinstance(request.error, StoreUnavailable) and not request.alone for request in batch)
+        self.failing = refused or (self.failing and not wrote)
         self._answered(batch, wrote)
         for request in batch:
             if request.future.done():
@@ -129,14 +133,19 @@ class SessionThread:
 
 def serve_writes(session: Session, batch: list[AnyRequest]) -> None:
     """Run all requests in one transaction, each in its own savepoint; answers hold only after the commit."""
+    if _refuse_displaced(session, batch):
+        return
     together = []
     for request in batch:
         if request.alone:
             _attempt_alone(session, request)
         else:
             together.append(request)
-    if not together:
-        return
+    if together:
+        _commit_together(session, together)
+
+
+def _commit_together(session: Session, together: list[AnyRequest]) -> None:
     try:
         session.begin()
     except sqlite3.Error as error:
@@ -162,6 +171,18 @@ def serve_writes(session: Session, batch: list[AnyRequest]) -> None:
     except sqlite3.Error as error:
         _roll_back(session)
         _fail(session, [request for request in together if request.error is None], error)
+        return
+    _refuse_displaced(session, together)  # before the commit nobody could be sure
+
+
+def _refuse_displaced(session: Session, requests: list[AnyRequest]) -> bool:
+    """Fail the requests where the file was removed or replaced: nothing is acknowledged that nobody will find."""
+    reason = session.displaced()
+    if reason is None:
+        return False
+    for request in requests:
+        request.error = request.error or StoreUnavailable(request.operation, reason)
+    return True
 
 
 def serve_reads(session: Session, batch: list[AnyRequest]) -> None:

@@ -5,7 +5,7 @@ refused was checked, and never across an `await`, so each method is one atomic r
 """
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -84,8 +84,8 @@ class Tables:
     keys: dict[str, Task] = field(default_factory=dict)
     events: dict[str, tuple[str, Task]] = field(default_factory=dict)
     pauses: set[Pause] = field(default_factory=set)
-    receipt_until: Counter[int] = field(default_factory=Counter)
-    """task id -> the largest expiry of a receipt that was given back or taken away; never granted again"""
+    spent: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """task id -> expiries of receipts that were given back, taken away or renewed; never granted again"""
 
 
 class ReferenceStore:
@@ -105,9 +105,9 @@ class ReferenceStore:
         self._rung = True
         return rows
 
-    async def enqueue_once(self, event_id: str, task: NewTask) -> Task:
+    async def enqueue_once(self, event_id: str, task: NewTask, *, digest: str | None = None) -> Task:
         check_bytes("event_id", event_id, MAX_EVENT_ID_BYTES)
-        digest = event_digest(task)
+        digest = event_digest(task) if digest is None else digest
         if event_id not in self.tables.events:
             self.tables.events[event_id] = (digest, self._insert(task, DEFAULT_PRIORITY))
             self._rung = True
@@ -184,11 +184,15 @@ class ReferenceStore:
         taken: list[Task] = []
         size = 0
         for row in (row for phase in phases for row in phase):
-            size += len(self.tables.data[row.id].encode())
-            if len(taken) >= limit or (taken and size > MAX_LEASE_BYTES):
+            if len(taken) >= limit:
                 break
-            if (held := self._take(row, owner, seconds, now)) is not None:
-                taken.append(held)
+            if is_worker(row.lease_owner) and row.lost_count + 1 >= self._options.max_lost:
+                self._archive(self._count_loss(row, now), Result.FAILURE, 0, now)
+                continue
+            size += len(self.tables.data[row.id].encode())
+            if taken and size > MAX_LEASE_BYTES:
+                break
+            taken.append(self._take(row, owner, seconds, now))
         return taken
 
     def _is_due(self, row: Task, now: int) -> bool:
@@ -202,18 +206,22 @@ class ReferenceStore:
             (Pause(PauseKind.ALL), Pause(PauseKind.CLASS, row.task_class), Pause(PauseKind.QUEUE, row.queue))
         )
 
-    def _take(self, row: Task, owner: str, seconds: int, now: int) -> Task | None:
+    def _take(self, row: Task, owner: str, seconds: int, now: int) -> Task:
         if is_worker(row.lease_owner):
-            row = replace(row, lost_count=row.lost_count + 1)
-            self._remember(row, AttemptKind.LOST, Failure(LOST_MESSAGE), now)
-            if row.lost_count >= self._options.max_lost:
-                self._archive(row, Result.FAILURE, 0, now)
-                return None
-        expires = now + seconds
-        if not is_worker(owner):
-            expires = max(expires, self.tables.receipt_until[row.id] + 1)
-        row = self._put(row, lease_owner=owner, lease_expires=expires)
+            row = self._count_loss(row, now)
+        row = self._put(row, lease_owner=owner, lease_expires=self._expiry(row.id, owner, now + seconds))
         return replace(row, data=self.tables.data[row.id])
+
+    def _count_loss(self, row: Task, now: int) -> Task:
+        row = replace(row, lost_count=row.lost_count + 1)
+        self._remember(row, AttemptKind.LOST, Failure(LOST_MESSAGE), now)
+        return row
+
+    def _expiry(self, task_id: int, owner: str, expires: int) -> int:
+        """The first second from this one on that no receipt of the task ended in. Workers need no such care."""
+        while is_receipt(owner) and expires in self.tables.spent[task_id]:
+            expires += 1
+        return expires
 
     # ---- renew and settle
 
@@ -223,8 +231,9 @@ class ReferenceStore:
         renewed: list[Task | None] = []
         for lease in leases:
             row = self._held(lease, now)
-            if row is not None:
-                row = self._put(row, lease_expires=max(row.lease_expires or 0, now + seconds))
+            if row is not None and (row.lease_expires or 0) < now + seconds:
+                self._spend_receipt(row)
+                row = self._put(row, lease_expires=self._expiry(row.id, lease.owner, now + seconds))
             renewed.append(row)
         return renewed
 
@@ -296,9 +305,8 @@ class ReferenceStore:
         self._put(row, lease_owner=owner, lease_expires=expires, date_modified=now)
 
     def _spend_receipt(self, row: Task | ArchivedTask) -> None:
-        owner, until = row.lease_owner, self.tables.receipt_until
-        if owner is not None and row.lease_expires is not None and not is_sentinel(owner) and not is_worker(owner):
-            until[row.id] = max(until[row.id], row.lease_expires)
+        if is_receipt(row.lease_owner) and row.lease_expires is not None:
+            self.tables.spent[row.id].add(row.lease_expires)
 
     def _archive(self, row: Task, result: Result, duration_us: int, now: int) -> ArchivedTask:
         del self.tables.active[row.id]
@@ -549,6 +557,11 @@ class ReferenceStore:
             if row.lease_expires is not None
         )
         return any(self._announced < moment <= now for moment in moments if moment is not None)
+
+
+def is_receipt(owner: str | None) -> bool:
+    """Whether this owner's lease is a receipt: an HTTP caller's, whose name may come back."""
+    return not (owner is None or is_worker(owner) or is_sentinel(owner) or owner in PARKED_OWNERS)
 
 
 def _storable(text: str) -> str:

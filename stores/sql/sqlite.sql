@@ -21,7 +21,7 @@ CASE bucket % 4 WHEN 0 THEN 0 WHEN 3 THEN 1 + :patience ELSE 1 END
 -- The order is known to sqlite_rows.py.
 task.id, lane.task_class, lane.queue, task.priority, task.date_created, task.date_modified, task.owner, task.expires,
     task.failure_count, task.failure_time, task.object_phid, task.container_phid, task.idempotency_key,
-    task.max_attempts, task.lost_count, task.result, task.duration_us, task.archived_epoch, task.receipt_until
+    task.max_attempts, task.lost_count, task.result, task.duration_us, task.archived_epoch, task.spent
 
 -- fragment: state
 -- As task.state_of.
@@ -66,7 +66,7 @@ CREATE TABLE IF NOT EXISTS lane (
 -- bucket = 4 * lane + how the row waits for `expires`: 0 due in that second (delays), 1 due one second later and
 -- held by nobody (back-off, unknown), 2 one second later and counted as leased (yields, HTTP leases), 3 one
 -- second and the patience later (our workers' leases).
--- receipt_until: the largest expiry of a receipt that was given back; it is never granted again.
+-- spent: expiries of receipts that are never granted again, as spent_receipts.py writes them; normally NULL.
 -- data: NULL where the payload is a large one and stands in `payload`, so that a lease does not rewrite it.
 CREATE TABLE IF NOT EXISTS task (
     id INTEGER PRIMARY KEY,
@@ -77,7 +77,7 @@ CREATE TABLE IF NOT EXISTS task (
     failure_count INTEGER NOT NULL DEFAULT 0,
     failure_time INTEGER,
     lost_count INTEGER NOT NULL DEFAULT 0,
-    receipt_until INTEGER NOT NULL DEFAULT 0,
+    spent TEXT,
     date_created INTEGER NOT NULL,
     date_modified INTEGER NOT NULL,
     result INTEGER,
@@ -162,6 +162,10 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8, ?9, ?10, ?11);
 -- name: insert_payload
 INSERT INTO payload (task_id, data) VALUES (?, ?);
 
+-- name: try_room
+-- A payload of no task, larger than a page.
+INSERT INTO payload (task_id, data) VALUES (0, printf('%.*c', 8192, 'x'));
+
 -- name: find_key
 SELECT answer FROM idempotency WHERE key = ?;
 
@@ -235,11 +239,8 @@ WHERE task.id IN (SELECT value FROM json_each(:ids)) AND task.result IS NULL
     AND task.id NOT IN (SELECT value FROM json_each(:without));
 
 -- name: take
--- In: owner, expires, beyond_receipts (1: beyond every receipt given back), ids that this transaction has picked.
-UPDATE task SET
-    owner = :owner,
-    expires = CASE WHEN :beyond_receipts THEN max(:expires, receipt_until + 1) ELSE :expires END
-WHERE id IN (SELECT value FROM json_each(:ids));
+-- In: owner, expires, ids that this transaction has picked.
+UPDATE task SET owner = :owner, expires = :expires WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: count_losses
 UPDATE task SET lost_count = lost_count + 1 WHERE id IN (SELECT value FROM json_each(:ids));
@@ -265,12 +266,12 @@ WHERE id = ?1 AND result IS NULL;
 -- name: write
 -- The whole changeable part of a row, as `rows` read it and the rules changed it.
 UPDATE task SET priority = ?2, owner = ?3, expires = ?4, failure_count = ?5, lost_count = ?6, date_modified = ?7,
-    failure_time = ?8, receipt_until = ?9, result = ?10, duration_us = ?11, archived_epoch = ?12
+    failure_time = ?8, spent = ?9, result = ?10, duration_us = ?11, archived_epoch = ?12
 WHERE id = ?1;
 
 -- name: renew
--- In: id, expires.
-UPDATE task SET expires = ?2 WHERE id = ?1 AND result IS NULL;
+-- In: id, expires, spent.
+UPDATE task SET expires = ?2, spent = ?3 WHERE id = ?1 AND result IS NULL;
 
 -- name: count_ended
 -- In: how many rows went from active to archived (negative: came back).

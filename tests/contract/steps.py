@@ -92,6 +92,12 @@ def receipt(task: Task) -> Lease:
     return Lease(task.id, task.lease_owner, task.lease_expires)
 
 
+def expiry(task: Task) -> int:
+    """When the lease ends."""
+    assert task.lease_expires is not None
+    return task.lease_expires
+
+
 async def settle(store: Store, lease: Lease, outcome: Outcome) -> Settled:
     """Settle one."""
     (settled,) = await store.settle([Settlement.held(lease, outcome)])

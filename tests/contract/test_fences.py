@@ -25,6 +25,7 @@ from tests.contract.steps import (
     SETTLED,
     add_plain,
     everything,
+    expiry,
     held,
     receipt,
     settle,
@@ -173,7 +174,7 @@ async def test_two_leases_of_one_name_are_told_apart_by_their_tasks(store: Store
 
 @pytest.mark.parametrize("how", ["release", "free", "unfenced release", *("complete", "fail", "cancel")])
 async def test_no_receipt_is_ever_granted_twice(store: Store, how: str) -> None:
-    """The same name leases the same task again in the same second, for the same time or a shorter one."""
+    """The same name leases the same task again in the same second, for the same time."""
     old = await take_new(store, HTTP, seconds=600)
     match how:
         case "release":
@@ -189,47 +190,109 @@ async def test_no_receipt_is_ever_granted_twice(store: Store, how: str) -> None:
             await settle(store, receipt(old), OUTCOMES[how])
             await store.retry([old.id], repeat=True)
 
-    for seconds in (600, 10):
-        new = await take(store, HTTP, seconds=seconds)
-        assert (new.id, new.lease_owner) == (old.id, HTTP)
-        assert new.lease_expires is not None
-        assert old.lease_expires is not None
-        assert new.lease_expires > old.lease_expires
-        assert await verdicts(store, Settlement.held(receipt(old), Complete())) == [LOST]
-        assert await store.renew([receipt(old)], 60) == [None]
-        assert (await settle(store, receipt(new), Release())).verdict is SETTLED
-        old = new
+    new = await take(store, HTTP, seconds=600)
+    assert (new.id, new.lease_owner, new.lease_expires) == (old.id, HTTP, expiry(old) + 1)
+    assert await verdicts(store, Settlement.held(receipt(old), Complete())) == [LOST]
+    assert await store.renew([receipt(old)], 60) == [None]
+    assert (await settle(store, receipt(new), Complete())).verdict is SETTLED
 
 
-async def test_a_renewed_receipt_that_was_given_back_is_not_granted_again(store: Store) -> None:
+@pytest.mark.parametrize("seconds", [1, 20])
+async def test_a_tight_loop_of_leases_under_one_name_steps_one_second_each_time(
+    store: Store, clock: Clock, seconds: int
+) -> None:
+    await add_plain(store, 1)
+    granted: list[int] = []
+    for _ in range(40):
+        task = await take(store, HTTP, seconds=seconds)
+        granted.append(expiry(task))
+        await settle(store, receipt(task), Release())
+    assert granted == [clock.now + seconds + step for step in range(40)]
+
+
+async def test_what_was_spent_is_granted_no_more_while_the_clock_moves_into_it(store: Store, clock: Clock) -> None:
+    """Leases of a second more, of one less, of as much: each has an expiry of its own."""
+    await add_plain(store, 1)
+    granted: list[int] = []
+    for step in range(60):
+        task = await take(store, HTTP, seconds=(20, 21, 19, 10)[step % 4])
+        granted.append(expiry(task))
+        await settle(store, receipt(task), Release())
+        clock.advance(step % 2)
+    assert len(set(granted)) == 60
+
+
+@pytest.mark.parametrize("seconds", [1, 20, 599, 601])
+async def test_a_lease_is_not_lengthened_by_a_long_receipt_that_was_given_back(
+    store: Store, clock: Clock, seconds: int
+) -> None:
+    old = await take_new(store, HTTP, seconds=60)
+    (renewed,) = await store.renew([receipt(old)], 600)
+    assert renewed is not None
+    await settle(store, receipt(renewed), Release())
+    new = await take(store, HTTP, seconds=seconds)
+    assert new.lease_expires == clock.now + seconds
+    assert await verdicts(store, *[Settlement.held(receipt(one), Complete()) for one in (old, renewed)]) == [LOST] * 2
+    assert (await settle(store, receipt(new), Complete())).verdict is SETTLED
+
+
+async def test_the_expiry_before_a_renewal_is_not_granted_again(store: Store) -> None:
+    """The first report of a caller may still be on its way when the same name holds the task once more."""
     first = await take_new(store, HTTP, seconds=60)
     (renewed,) = await store.renew([receipt(first)], 600)
     assert renewed is not None
     await settle(store, receipt(renewed), Release())
-    again = await take(store, HTTP, seconds=60)
-    assert again.lease_expires == (renewed.lease_expires or 0) + 1
+    assert (await take(store, HTTP, seconds=60)).lease_expires == expiry(first) + 1
+
+
+async def test_a_renewal_does_not_end_in_a_spent_expiry_either(store: Store) -> None:
+    first = await take_new(store, HTTP, seconds=60)
+    await settle(store, receipt(first), Release())
+    second = await take(store, HTTP, seconds=10)
+    (renewed,) = await store.renew([receipt(second)], 60)
+    assert renewed is not None
+    assert renewed.lease_expires == expiry(first) + 1
+    assert (await settle(store, receipt(first), Complete())).verdict is LOST
+    assert (await settle(store, receipt(renewed), Complete())).verdict is SETTLED
 
 
 async def test_another_name_does_not_get_a_spent_expiry_either(store: Store) -> None:
     old = await take_new(store, HTTP, seconds=600)
     await settle(store, receipt(old), Release())
-    await settle(store, receipt(await take(store, "web2:1", seconds=60)), Release())
-    assert (await take(store, HTTP, seconds=60)).lease_expires == (old.lease_expires or 0) + 2
+    await settle(store, receipt(await take(store, "web2:1", seconds=600)), Release())
+    assert (await take(store, HTTP, seconds=600)).lease_expires == expiry(old) + 2
+
+
+async def test_a_worker_in_between_does_not_make_a_spent_expiry_free(store: Store, clock: Clock) -> None:
+    old = await take_new(store, HTTP, seconds=600)
+    await settle(store, receipt(old), Release())
+    await settle(store, held(await take(store)), Complete())
+    await store.retry([old.id], repeat=True)
+    assert (await take(store, HTTP, seconds=600)).lease_expires == expiry(old) + 1
+
+
+async def test_one_call_gives_each_task_the_expiry_that_it_can_have(store: Store, clock: Clock) -> None:
+    old = await take_new(store, HTTP, seconds=600)
+    await settle(store, receipt(old), Release())
+    await add_plain(store, 2)
+    rows = await store.lease(HTTP, 3, 600)
+    assert [expiry(task) - clock.now for task in rows] == [601, 600, 600]
+    assert list(await store.get([task.id for task in rows])) == rows
 
 
 async def test_a_worker_lease_is_exactly_as_long_as_asked_whatever_was_given_back(store: Store, clock: Clock) -> None:
     await settle(store, receipt(await take_new(store, HTTP, seconds=600)), Release())
-    assert (await take(store, seconds=20)).lease_expires == clock.now + 20
+    assert (await take(store, seconds=600)).lease_expires == clock.now + 600
 
 
-async def test_a_receipt_given_back_by_one_task_does_not_lengthen_another(store: Store, clock: Clock) -> None:
+async def test_a_receipt_given_back_by_one_task_is_free_for_another(store: Store, clock: Clock) -> None:
     await settle(store, receipt(await take_new(store, HTTP, seconds=600)), Yield(wait=60))
-    assert (await take_new(store, HTTP, seconds=20)).lease_expires == clock.now + 20
+    assert (await take_new(store, HTTP, seconds=600)).lease_expires == clock.now + 600
 
 
-@pytest.mark.parametrize("kind", ["retry", "yield", "unknown", "worker", "delay"])
+@pytest.mark.parametrize("kind", ["retry", "yield", "unknown", "worker", "delay", "parked"])
 async def test_only_receipts_are_spent_and_not_what_else_a_row_waited_for(
-    store: Store, clock: Clock, kind: str
+    store: Store, plant: Plant, clock: Clock, kind: str
 ) -> None:
     task = await take_new(store, seconds=600)
     waits: dict[str, Outcome] = {"retry": Retry(wait=600), "yield": Yield(wait=600), "unknown": Unknown(wait=600)}
@@ -238,8 +301,10 @@ async def test_only_receipts_are_spent_and_not_what_else_a_row_waited_for(
     if kind == "delay":
         await settle(store, held(task), Release())
         await store.delay([task.id], clock.now + 600)
+    if kind == "parked":
+        await plant(task.id, "gorge-failure-pending", clock.now + 600)
     assert await store.free([task.id]) == 1
-    assert (await take(store, HTTP, seconds=20)).lease_expires == clock.now + 20
+    assert (await take(store, HTTP, seconds=600)).lease_expires == clock.now + 600
 
 
 @pytest.mark.parametrize("seconds", [1, MAX_LEASE_SECONDS])

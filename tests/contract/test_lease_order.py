@@ -4,9 +4,22 @@ import pytest
 
 from queue_runtime.errors import InvalidRequest
 from queue_runtime.store import Store
-from queue_runtime.task import MAX_LEASE_SECONDS, U32, NewTask, Release, Retry, Yield
+from queue_runtime.task import MAX_LEASE_BYTES, MAX_LEASE_SECONDS, U32, NewTask, Release, Result, Retry, Yield
 from tests.clock import Clock
-from tests.contract.steps import HTTP, add, add_plain, everything, held, ready_ids, row, settle, take, take_new, worker
+from tests.contract.steps import (
+    HTTP,
+    add,
+    add_plain,
+    ended,
+    everything,
+    held,
+    ready_ids,
+    row,
+    settle,
+    take,
+    take_new,
+    worker,
+)
 
 
 async def test_priority_first_then_id(store: Store) -> None:
@@ -168,6 +181,32 @@ async def test_a_lease_is_bounded_by_bytes_and_leaves_the_rest_ready(store: Stor
         seen += [task.id for task in rows]
         assert len(seen) <= 5
     assert seen == ids
+
+
+@pytest.mark.parametrize("due_first", [False, True])
+async def test_the_bound_counts_small_and_large_payloads_of_both_phases(
+    store: Store, clock: Clock, due_first: bool
+) -> None:
+    """900 small ones are 5.4 MB; one large one of 1.9 MB fits beside them, four of them fit alone."""
+    small, large = "\u20ac" * 2000, "x" * 1_900_000
+    await add(store, *[NewTask(task_class="A", data=large, delay_until=clock.now)] * 6)
+    await add(store, *[NewTask(task_class="A", data=small)] * 900)
+    await add(store, *[NewTask(task_class="A", data=small, delay_until=clock.now, priority=1)] * 20)
+    rows = await store.lease(worker(), 1000, 60, due_first=due_first)
+    size = sum(len((task.data or "").encode()) for task in rows)
+    assert MAX_LEASE_BYTES - len(large) < size <= MAX_LEASE_BYTES
+    assert [task.data == large for task in rows] == [False] * (20 if due_first else 920) + [True] * (
+        4 if due_first else 1
+    )
+
+
+@pytest.mark.options(max_lost=1)
+async def test_a_row_that_is_given_up_takes_no_room_in_the_reply(store: Store, clock: Clock) -> None:
+    lost = await take_new(store, data="x" * 8_000_000)
+    kept = await add(store, *[NewTask(task_class="A", data="x" * 3_000_000, delay_until=clock.now)] * 2)
+    clock.advance(1000)
+    assert await ready_ids(store) == kept
+    assert (await ended(store, lost.id)).result is Result.FAILURE
 
 
 async def test_a_payload_beyond_the_byte_bound_is_handed_out_alone(store: Store) -> None:

@@ -41,18 +41,36 @@ REFERENCE_FAULTS: tuple[Mutant, ...] = (
     ),
     reference(
         "a receipt is granted twice",
-        "expires = max(expires, self.tables.receipt_until[row.id] + 1)",
-        "pass",
+        "while is_receipt(owner) and expires in self.tables.spent[task_id]:",
+        "while False:",
         "fences",
     ),
     reference("a task brought back forgets its receipts", "self._spend_receipt(archived)", "pass", "fences"),
     reference(
         "another task's receipts lengthen a lease",
-        "self.tables.receipt_until[row.id] + 1",
-        "max(self.tables.receipt_until.values(), default=0) + 1",
+        "expires in self.tables.spent[task_id]:",
+        "any(expires in spent for spent in self.tables.spent.values()):",
         "fences",
     ),
-    reference("renew shortens", "max(row.lease_expires or 0, now + seconds)", "now + seconds", "renew"),
+    reference(
+        "a long receipt that was given back lengthens every later lease",
+        "expires in self.tables.spent[task_id]:",
+        "expires <= max(self.tables.spent[task_id], default=0):",
+        "fences",
+    ),
+    reference(
+        "a renewal frees the expiry that was",
+        "self._spend_receipt(row)\n                row = ",
+        "row = ",
+        "fences",
+    ),
+    reference(
+        "a renewal grants a spent expiry",
+        "lease_expires=self._expiry(row.id, lease.owner, now + seconds)",
+        "lease_expires=now + seconds",
+        "fences",
+    ),
+    reference("renew shortens", "is not None and (row.lease_expires or 0) < now + seconds:", "is not None:", "renew"),
     reference(
         "a renewal is answered for the wrong lease",
         "        return renewed\n",
@@ -162,8 +180,8 @@ REFERENCE_FAULTS: tuple[Mutant, ...] = (
     reference("an outcome does not clear the losses", "row = replace(row, lost_count=0)", "pass", "losses"),
     reference(
         "one loss too many",
+        "row.lost_count + 1 >= self._options.max_lost",
         "row.lost_count >= self._options.max_lost",
-        "row.lost_count > self._options.max_lost",
         "losses",
     ),
     # ---- lease order and times
@@ -177,7 +195,7 @@ REFERENCE_FAULTS: tuple[Mutant, ...] = (
         "fresh = [row for row in rows if row.lease_owner is None and (row.lease_expires or 0) <= now]",
         "lease_order",
     ),
-    reference("the bound of bytes is missing", "(taken and size > MAX_LEASE_BYTES)", "False", "lease_order"),
+    reference("the bound of bytes is missing", "if taken and size > MAX_LEASE_BYTES:", "if False:", "lease_order"),
     reference("the limit is not lowered", "limit = min(limit, MAX_LEASE_LIMIT)", "pass", "lease_order"),
     reference(
         "the patience is ignored",

@@ -39,11 +39,38 @@ SQLITE_FAULTS: tuple[Mutant, ...] = (
         "WHEN substr(owner, 1, 3) = 'qr:' THEN 4 * lane + 2",
         "due_times",
     ),
-    sql(
+    sqlite(
         "the row gets another expiry than the reply says",
-        "max(:expires, receipt_until + 1)",
-        "max(:expires, receipt_until)",
+        "sqlite_lease",
+        '"expires": expires, "ids": f"[{task_id}]"',
+        '"expires": asked, "ids": f"[{task_id}]"',
         "fences",
+    ),
+    sql("a renewal forgets what is spent", "expires = ?2, spent = ?3", "expires = ?2", "fences"),
+    sql("giving back forgets what is spent", "spent = ?9, ", "", "fences"),
+    sqlite(
+        "spent expiries are forgotten a second too early",
+        "spent_receipts",
+        "if one[1] > now]",
+        "if one[1] > now + 1]",
+        "fences",
+    ),
+    sqlite(
+        "the last second of a spent range is free", "spent_receipts", "<= wanted <= last", "<= wanted < last", "fences"
+    ),
+    sqlite(
+        "a renewal grants a spent expiry on SQLite",
+        "sqlite_ledger",
+        "(self._spent[row.id], expires)",
+        "(None, expires)",
+        "fences",
+    ),
+    sqlite(
+        "small payloads do not count",
+        "sqlite_lease",
+        "            self._bytes += size\n",
+        "            self._bytes += size if size > 8000 else 0\n",
+        "lease_order",
     ),
     sql("success does not clear the losses", "date_modified = ?3, lost_count = 0", "date_modified = ?3", "losses"),
     sql(
@@ -75,13 +102,7 @@ SQLITE_FAULTS: tuple[Mutant, ...] = (
         "lease.expires >= now)",
         "fences",
     ),
-    sqlite(
-        "renew shortens on SQLite",
-        "sqlite_settle",
-        "max(row.lease_expires or 0, ledger.now + seconds)",
-        "ledger.now + seconds",
-        "renew",
-    ),
+    sqlite("renew shortens on SQLite", "sqlite_ledger", "row.lease_expires >= expires:", "False:", "renew"),
     sqlite(
         "follow-ups get the default priority on SQLite",
         "sqlite_settle",

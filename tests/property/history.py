@@ -124,11 +124,14 @@ class History:
         limit = dice.choose((1, 2, 5))
         taken = await self._both("lease", owner, limit, dice.choose(SECONDS), **filters)
         self._laws.leased(taken, self._rows, limit, self._clock.now)
+        self._laws.granted(taken)
         self._leases += taken
 
     async def renew(self, dice: Dice) -> None:
         leases = [self._fence(dice) for _ in range(1 + dice.below(2))]
-        await self._both("renew", leases, dice.choose(SECONDS))
+        renewed = await self._both("renew", leases, dice.choose(SECONDS))
+        self._laws.granted(renewed, self._rows.values())
+        self._leases += [row for row in renewed if row is not None]
 
     async def settle(self, dice: Dice) -> None:
         round_ = [Settlement.held(self._fence(dice), outcome(dice, self._clock.now)) for _ in range(1 + dice.below(2))]
@@ -208,6 +211,7 @@ class History:
         expires = self._clock.now + dice.choose(WAITS) - 5
         if self._rows:
             task_id = dice.choose(sorted(self._rows))
+            self._laws.overwritten(self._rows[task_id])
             self.log.append(f"somebody writes {owner}, {expires} into task {task_id}")
             for side in (self._reference, self._real):
                 await side.plant(task_id, owner, expires)

@@ -13,6 +13,7 @@ class Laws:
     def __init__(self) -> None:
         self._last_id = 0
         self._settled: set[Fence] = set()
+        self._granted: set[Fence] = set()
         self._gone: set[int] = set()
 
     def created(self, rows: Sequence[Task], known: Collection[int]) -> None:
@@ -29,6 +30,20 @@ class Laws:
             old = before[row.id]
             waits = old.lease_expires is not None and old.lease_expires > now
             assert not waits, f"task {row.id} was leased while {old.lease_owner} had it until {old.lease_expires}"
+
+    def granted(self, rows: Sequence[Task | None], before: Collection[Task] = ()) -> None:
+        """No receipt is granted twice. What was there `before` a renewal may be answered again."""
+        kept = {_receipt(row) for row in before}
+        for row in rows:
+            if row is not None and not (row.lease_owner or "").startswith("qr:"):
+                receipt = _receipt(row)
+                assert receipt not in self._granted or receipt in kept, f"{receipt} was granted twice"
+                self._granted.add(receipt)
+                kept.add(receipt)
+
+    def overwritten(self, row: Task) -> None:
+        """Somebody writes over this row past the store, which then cannot know what was granted last."""
+        self._granted.discard(_receipt(row))
 
     def settled(self, settlements: Sequence[Settlement], replies: Sequence[Settled]) -> None:
         """A fence that settled once never settles again."""
@@ -47,6 +62,10 @@ class Laws:
             self._gone.add(task_id)
         else:
             assert task_id not in self._gone, f"task {task_id} came back from nowhere"
+
+
+def _receipt(row: Task) -> Fence:
+    return row.id, row.lease_owner or "", row.lease_expires
 
 
 def _fence(lease: Lease) -> Fence | None:

@@ -132,10 +132,14 @@ async def test_many_openers_of_a_new_file_agree_on_it(path: Path) -> None:
     assert sorted(ids) == list(range(1, 9))
 
 
+@pytest.mark.parametrize("exists", [False, True])
 async def test_a_file_that_stays_locked_is_an_outage_and_not_a_fault_of_the_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
 ) -> None:
     monkeypatch.setattr(sqlite_session, "BUSY_SECONDS", 0.2)
+    if exists:
+        async with open_store(path):
+            pass
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode=EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")
@@ -143,6 +147,8 @@ async def test_a_file_that_stays_locked_is_an_outage_and_not_a_fault_of_the_file
             async with open_store(path):
                 pass
         other.execute("ROLLBACK")
+    async with open_store(path) as store:  # nothing that was begun stands in the way
+        await store.ping()
 
 
 def test_the_file_system_of_a_folder_is_that_of_the_deepest_mount(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ VALUES: dict[str, object] = {
     "announced": START,
     "owner": "qr:1",
     "expires": START + 20,
-    "beyond_receipts": 0,
     "ids": "[1,2]",
 }
 
@@ -51,7 +50,7 @@ def plan(session: Session, name: str, values: object) -> str:
         ("rows", ("[1]",), ["SEARCH task USING INTEGER PRIMARY KEY (rowid=?)"]),
         ("complete", (1, 2, 3), ["SEARCH task USING INTEGER PRIMARY KEY (rowid=?)"]),
         ("write", (1,) * 12, ["SEARCH task USING INTEGER PRIMARY KEY (rowid=?)"]),
-        ("renew", (1, 2), ["SEARCH task USING INTEGER PRIMARY KEY (rowid=?)"]),
+        ("renew", (1, 2, None), ["SEARCH task USING INTEGER PRIMARY KEY (rowid=?)"]),
         ("over", (1, 2), ["INDEX over (archived_epoch<?)"]),
         ("trim_attempts", (1, 2), ["SEARCH attempt USING COVERING INDEX attempt_task (task_id=?)"]),
         ("find_key", ("x",), ["SEARCH idempotency USING PRIMARY KEY (key=?)"]),
