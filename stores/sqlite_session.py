@@ -135,7 +135,10 @@ def patiently(call: Callable[[], T]) -> T:
 def open_sessions(path: Path, options: StoreOptions, synchronous: Synchronous) -> tuple[Session, Session]:
     """Open the file, make its tables where they are missing, and return a session that writes and one that reads."""
     path = path.absolute()
-    _check_surroundings(path)
+    try:
+        _check_surroundings(path)
+    except OSError as error:  # a name that is too long, a folder that may not even be looked at
+        raise StoreUnusable(f"{path} cannot be used: {error.strerror}") from error
     opened: list[sqlite3.Connection] = []
     try:
         writer = _connect(path)

@@ -485,3 +485,47 @@ async def test_each_failure_is_one_log_line_with_the_facts(logs: list[Log]) -> N
     assert (permanent["log_level"], permanent["reason"], permanent["attempt"]) == ("error", "no", 1)
     assert permanent["owner"].startswith("qr:")
     assert permanent["task_class"] == "Never"
+
+
+async def follow_up_text(context: Context, data: str) -> None:
+    context.enqueue("SomeClass")  # type: ignore[arg-type]
+
+
+async def follow_up_fraction(context: Context, data: str) -> None:
+    context.enqueue(NewTask(task_class="B", priority=1.5))  # type: ignore[arg-type]
+
+
+async def follow_up_bytes(context: Context, data: str) -> None:
+    context.enqueue(NewTask(task_class="B", data=b"bytes"))  # type: ignore[arg-type]
+
+
+async def try_text_times(context: Context, data: str) -> None:
+    raise Retry(wait=1, max_attempts="3")  # type: ignore[arg-type]
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+async def raise_unspeakable(context: Context, data: str) -> None:
+    raise Unspeakable
+
+
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [
+        (follow_up_text, "a follow-up must be a NewTask, not str"),
+        (follow_up_fraction, "priority: must be a whole number, not float"),
+        (follow_up_bytes, "data: must be text, not bytes"),
+        (try_text_times, "max_attempts: must be a whole number, not str"),
+        (raise_unspeakable, "Unspeakable"),
+    ],
+)
+async def test_nonsense_from_a_handler_is_its_own_failure_and_costs_nobody_else(
+    handler: Callable[[Context, str], Awaitable[None]], says: str
+) -> None:
+    worker, task_id = await run_one(handler)
+    assert worker.stats.of("A").endings[Ending.RETRIED] == 1
+    ((entry,),) = await worker.store.history([task_id])
+    assert says in entry.message

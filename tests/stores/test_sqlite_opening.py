@@ -24,6 +24,12 @@ async def refusal(path: Path) -> str:
     return str(caught.value)
 
 
+async def test_a_name_that_is_too_long_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match="too long"):
+        async with open_store(tmp_path / ("x" * 300)):
+            pass
+
+
 async def test_a_new_file_is_made_and_found_again(path: Path) -> None:
     async with open_store(path) as store:
         (task,) = await store.enqueue([NewTask(task_class="A", data="x")])
