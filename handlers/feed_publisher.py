@@ -1,7 +1,7 @@
 """FeedPublisherHTTPWorker: posts the snapshot of a feed story to a hook that the policy file allows."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -11,7 +11,8 @@ import structlog
 from msgspec import Struct
 
 from handlers.feed_policy import FeedPolicy, PolicyUnusable, read_policy
-from queue_runtime.registry import Context, PermanentFailure, Retry, Yield
+from queue_runtime.registry import Context, HandlerSpec, PermanentFailure, Retry, Yield
+from queue_runtime.threads import call_in_thread
 
 TASK_CLASS = "FeedPublisherHTTPWorker"
 DELIVERY_VERSION = 1
@@ -19,8 +20,11 @@ DELIVERY_SECONDS = 30
 """Phorge's own bound for one delivery, connecting included."""
 
 FALLBACK_WAIT = 300
+FALLBACK_THREADS = 32
+"""More than runs of this class at once; a fallback that is no coroutine function gets one of them."""
 
-Handler = Callable[[Context, str], Awaitable[None]]
+Fallback = Callable[[], HandlerSpec | None]
+"""Looks up the handler that the deployment has for all classes without one; None: it has none."""
 
 
 class _Form(Struct, frozen=True, rename="camel"):
@@ -38,25 +42,26 @@ class FeedPublisher:
     """Handler of FeedPublisherHTTPWorker.
 
     Only data with `"deliveryVersion": 1` is run here. Everything else (Phorge's own `{key, uri}`, later
-    versions) needs PHP and goes to `fallback`; without one it is put off, not failed, because nothing ran and
-    another process may have a fallback. The endings are Phorge's: silent mode succeeds without a request, an
-    address that is no longer allowed is a permanent failure, and whatever can get better is tried again.
+    versions) needs PHP and goes to the fallback, under the settings of this class; without one it is put off,
+    not failed, because nothing ran and another process may have a fallback. The endings are Phorge's: silent
+    mode succeeds without a request, an address that is no longer allowed is a permanent failure, and whatever
+    can get better is tried again.
     """
 
-    def __init__(self, policy_file: Path, *, fallback: Handler | None = None) -> None:
+    def __init__(self, policy_file: Path, *, fallback: Fallback = lambda: None) -> None:
         self._policy_file = policy_file
         self._fallback = fallback
+        self._threads = anyio.CapacityLimiter(FALLBACK_THREADS)
         self._http: httpx2.AsyncClient | None = None
         self._log = structlog.get_logger()
 
-    async def __call__(self, context: Context, data: str) -> None:
-        """Deliver one story."""
+    async def __call__(self, context: Context, data: str) -> object:
+        """Deliver one story. What a fallback returns is passed on."""
         if not is_snapshot(data):
-            await self._pass_on(context, data)
-            return
+            return await self._pass_on(context, data)
         policy = await self._policy()
         if policy.silent:
-            return
+            return None
         try:
             snapshot = msgspec.json.decode(data, type=Snapshot)
         except msgspec.DecodeError as error:
@@ -65,11 +70,12 @@ class FeedPublisher:
         if target is None:
             raise PermanentFailure(f"the hook is not in the feed policy {self._policy_file}")
         await self._post(target, snapshot.body)
+        return None
 
-    async def _pass_on(self, context: Context, data: str) -> None:
-        if self._fallback is not None:
-            await self._fallback(context, data)
-            return
+    async def _pass_on(self, context: Context, data: str) -> object:
+        fallback = self._fallback()
+        if fallback is not None:
+            return await self._call(fallback, context, fallback.read(data))
         self._log.warning(
             "feed task needs Phorge and no fallback is configured; put off",
             task_id=context.task.id,
@@ -77,6 +83,14 @@ class FeedPublisher:
             wait=FALLBACK_WAIT,
         )
         raise Yield(FALLBACK_WAIT)
+
+    async def _call(self, fallback: HandlerSpec, context: Context, data: object) -> object:
+        if fallback.is_async:
+            return await fallback.function(context, data)  # type: ignore[misc]  # is_async says it is awaitable
+        result, error = await call_in_thread(fallback.function, context, data, limiter=self._threads)
+        if error is not None:
+            raise error
+        return result
 
     async def _policy(self) -> FeedPolicy:
         """The policy as it is now: read for each delivery, so that a revoked hook is off at once."""

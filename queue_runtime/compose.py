@@ -1,6 +1,8 @@
 """The composition root: builds everything from the configuration and runs it. Only it imports stores and handlers."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.util import find_spec
 
 import anyio
@@ -8,9 +10,10 @@ import structlog
 
 from handlers import catalog
 from queue_runtime.api.app import create_app
-from queue_runtime.config import Config
+from queue_runtime.backoff import Outage, pause
+from queue_runtime.config import PREFIX, Config
 from queue_runtime.doorbell import Doorbell
-from queue_runtime.errors import ConfigError
+from queue_runtime.errors import ConfigError, StoreUnavailable
 from queue_runtime.handler_modules import load_registries
 from queue_runtime.heartbeat import Heartbeat
 from queue_runtime.intake import Intake
@@ -54,10 +57,18 @@ def check_extras(config: Config) -> None:
 
 
 def load_handlers(config: Config) -> Registry:
-    """The native handlers and those of the deployment, in one registry."""
+    """The native handlers and those of the deployment, in one registry. Raises ConfigError where none would run."""
     registry = catalog.native(feed_policy_file=config.feed_policy_file)
     for other in load_registries(config.handlers):
         registry.merge(other)
+    wanted = config.task_classes
+    if wanted is not None and registry.fallback_spec is None and not wanted & registry.classes:
+        raise ConfigError(
+            [
+                f"{PREFIX}TASK_CLASSES names no class that has a handler here, so this worker would do nothing; "
+                f"handlers there are for: {', '.join(sorted(registry.classes))}"
+            ]
+        )
     return registry
 
 
@@ -69,12 +80,32 @@ async def serve(config: Config, registry: Registry | None) -> int:
         retention=None if config.retention_days is None else config.retention_days * DAY,
         routes=config.routes,
     )
-    async with sqlite.open_store(config.sqlite_path, options, synchronous=config.sqlite_synchronous) as store:
+    async with opened(config, options) as store:
         runtime = build(config, store, registry)
         code = await supervise(runtime)
     if runtime.lease_loop is not None and runtime.lease_loop.abandoned_ids:
         end_process(code)  # a handler that does not end would hold up the end of the event loop for ever
     return code
+
+
+@asynccontextmanager
+async def opened(config: Config, options: StoreOptions) -> AsyncIterator[Store]:
+    """The store, as soon as it can be opened: a file that somebody else holds is waited for.
+
+    Nothing owns the signals yet, so one of them ends the wait and the process; see `leave_when_told`.
+    """
+    outage = Outage("start")
+    async with AsyncExitStack() as stack:
+        while True:
+            opening = sqlite.open_store(config.sqlite_path, options, synchronous=config.sqlite_synchronous)
+            try:
+                store = await stack.enter_async_context(opening)
+            except StoreUnavailable as error:
+                await anyio.sleep(outage.failed(error))
+            else:
+                outage.over()
+                break
+        yield store
 
 
 def build(config: Config, store: Store, registry: Registry | None) -> Runtime:
@@ -100,9 +131,11 @@ def build(config: Config, store: Store, registry: Registry | None) -> Runtime:
             lease_seconds=config.lease_seconds,
             patience=config.patience,
             retry_seconds=config.retry_seconds,
+            max_lost=config.max_lost,
             classes=config.task_classes,
             queues=config.queues,
         )
+    metrics = Metrics(store, lifecycle=lifecycle, settler=settler, worker=lease_loop)
     app = create_app(
         store=store,
         intake=intake,
@@ -111,7 +144,7 @@ def build(config: Config, store: Store, registry: Registry | None) -> Runtime:
         lifecycle=lifecycle,
         config=config,
         worker=lease_loop,
-        metrics=Metrics(store, lifecycle=lifecycle, settler=settler, worker=lease_loop),
+        metrics=metrics,
     )
     return Runtime(
         lifecycle=lifecycle,
@@ -123,10 +156,17 @@ def build(config: Config, store: Store, registry: Registry | None) -> Runtime:
         heartbeat=heartbeat,
         watchdog=watchdog,
         sweep_loop=SweepLoop(store, lifecycle, sweep_seconds=config.sweep_seconds) if "sweep" in config.roles else None,
+        figures=None if registry is None else partial(look_at_figures, metrics, config.sweep_seconds),
         server=Server(app, listen=config.listen, kind=config.server, lifecycle=lifecycle),
         on_started=say_where,
         grace_seconds=config.grace_seconds,
     )
+
+
+async def look_at_figures(metrics: Metrics, seconds: float, stop: anyio.Event) -> None:
+    """Have classes that wait and that nobody here runs named in the log, even where nobody scrapes."""
+    while await pause(stop, seconds):
+        await metrics.refresh()
 
 
 def say_where(addresses: Sequence[str]) -> None:

@@ -73,6 +73,8 @@ class Setting(Struct, frozen=True):
     sentence: str
     unset: object = None
     secret: bool = False
+    worker_only: bool = False
+    """without effect where ROLES has no worker"""
 
     @property
     def variable(self) -> str:
@@ -98,22 +100,25 @@ SETTINGS = (
     Setting("request_seconds", "60", values.seconds(31, 3600),
             "longest time a request may take; more than the longest long poll, 30 s"),
     Setting("roles", "api,worker,sweep", values.some_of("api", "worker", "sweep"), "what this process does"),
-    Setting("handlers", "", values.HANDLERS, "registries with your handlers", unset=()),
-    Setting("slots", "32", values.whole(1, 10_000), "tasks that run at once"),
-    Setting("task_classes", "", values.TASK_CLASSES, "lease only these classes (default: all that have a handler)"),
-    Setting("queues", "", values.QUEUES, "lease only from these queues (default: all)"),
+    Setting("handlers", "", values.HANDLERS, "registries with your handlers", unset=(), worker_only=True),
+    Setting("slots", "32", values.whole(1, 10_000), "tasks that run at once", worker_only=True),
+    Setting("task_classes", "", values.TASK_CLASSES, "lease only these classes (default: all that have a handler)",
+            worker_only=True),
+    Setting("queues", "", values.QUEUES, "lease only from these queues (default: all)", worker_only=True),
     Setting("routes", "", values.ROUTES, "queue of a task that names none", unset=Routes()),
     Setting("lease_seconds", "20", values.whole(3, 86400, "seconds"),
             "lease of this worker, renewed every third of it; work of a killed one runs again after 1.5 times this"),
     Setting("http_lease_seconds", "7200", values.whole(1, WEEK, "seconds"), "lease given to HTTP callers"),
     Setting("retry_seconds", "300", values.whole(0, WEEK, "seconds"),
             "wait after a failed run where neither caller nor handler says"),
-    Setting("grace_seconds", "20", values.seconds(0, 3600), "time for running tasks to end after SIGTERM"),
+    Setting("grace_seconds", "20", values.seconds(0, 3600), "time for running tasks to end after SIGTERM",
+            worker_only=True),
     Setting("sweep_seconds", "30", values.seconds(0.1, 3600), "time between two sweeps"),
     Setting("max_lost", "5", values.whole(1, 1000),
             "lost runs (killed worker) after which a task is archived as failed"),
     Setting("retention_days", "14", values.days_or_forever(1, 36_500), "how long ended tasks are kept"),
-    Setting("feed_policy_file", "", values.READABLE_FILE, "policy of FeedPublisherHTTPWorker: allowed URIs, silent"),
+    Setting("feed_policy_file", "", values.READABLE_FILE, "policy of FeedPublisherHTTPWorker: allowed URIs, silent",
+            worker_only=True),
     Setting("log_format", "console", values.one_of("console", "json"), "form of the log lines"),
     Setting("log_level", "info", values.one_of("debug", "info", "warning", "error"), "least level that is logged"),
     Setting("event_loop", "asyncio", values.one_of("asyncio", "uvloop"), "event loop; uvloop is in the extra `fast`"),
@@ -148,6 +153,9 @@ class Reading(Struct, frozen=True):
     problems: tuple[str, ...]
     notices: tuple[str, ...]
     """lines for the log: variables that were ignored, old names that were taken over"""
+
+    warnings: tuple[str, ...]
+    """lines for the log about settings that are wrong although one can start with them"""
 
     effective: tuple[Effective, ...]
 
@@ -198,6 +206,7 @@ class _Reader:
             None if self._problems else config,
             tuple(self._problems),
             tuple(self._notices),
+            tuple(self._without_effect(config)),
             tuple(effective),
         )
 
@@ -289,6 +298,14 @@ class _Reader:
                     f"{name} is a setting for {PREFIX}STORE={owner}, but the store is {store}"
                     f"{'' if origin else ' by default'}: set {PREFIX}STORE={owner}, or remove {name}"
                 )
+
+    def _without_effect(self, config: Config) -> list[str]:
+        if "worker" in config.roles:
+            return []
+        origins = [self._texts[one.field][1] for one in SETTINGS if one.worker_only and one.field in self._texts]
+        if not origins:
+            return []
+        return [f"without effect, because {PREFIX}ROLES has no worker: {', '.join(origins)}"]
 
     def _check_relations(self, config: Config) -> None:
         reachable = [address for address in config.listen if not values.is_local(address)]

@@ -47,6 +47,10 @@ class Lane:
         self._calls += 1
         return self._calls % DUE_FIRST_EVERY == 0
 
+    def look_again(self) -> None:
+        """There is something after all: the next call is worth making at once."""
+        self._empty = False
+
     def wait(self, rings: int, now: float) -> float:
         """Seconds until the next call is worth making."""
         if not self._empty:

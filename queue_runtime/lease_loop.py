@@ -21,7 +21,7 @@ from queue_runtime.registry import Registry
 from queue_runtime.runner import STOP_SECONDS, Runner
 from queue_runtime.settler import Settler
 from queue_runtime.stats import WorkerStats
-from queue_runtime.store import Store
+from queue_runtime.store import MAX_LOST, Store
 from queue_runtime.task import MAX_LEASE_BYTES, MAX_LEASE_LIMIT, Lease, Release, Settled, Settlement, Task
 
 GATHER_ROUNDS = 2
@@ -63,6 +63,7 @@ class LeaseLoop:
         lease_seconds: int,
         patience: int,
         retry_seconds: float,
+        max_lost: int = MAX_LOST,
         classes: frozenset[str] | None = None,
         queues: frozenset[str] | None = None,
         owners: Owners | None = None,
@@ -94,7 +95,7 @@ class LeaseLoop:
             enqueued=doorbell.ring,
             stop_seconds=stop_seconds,
         )
-        self._quarantine = Quarantine()
+        self._quarantine = Quarantine(max_lost=max_lost)
         self._lanes = lanes_of(registry, classes, slots=slots)
         self._call = asyncio.Lock()
         self._gathering: tuple[int, float] | None = None
@@ -115,6 +116,11 @@ class LeaseLoop:
     def abandoned_ids(self) -> list[int]:
         """Tasks whose handlers did not stop when told to, and still run."""
         return self._runner.abandoned_ids
+
+    @property
+    def abandoned_leases(self) -> list[Lease]:
+        """Their leases."""
+        return self._runner.abandoned_leases
 
     async def run(self, stop: anyio.Event) -> None:
         """Lease until told to stop. What runs then goes on; see `finish`."""
@@ -149,8 +155,6 @@ class LeaseLoop:
         started = 0
         for lane in self._lanes:
             limit = self._room(lane)
-            if self._quarantine.wait(time.monotonic()) > 0:
-                break
             if limit > 0 and not (due_only and lane.wait(self._doorbell.count, time.monotonic()) > 0):
                 started += await self._lease(lane, min(limit, MAX_LEASE_LIMIT))
         # The next time another lane has the first choice of the free slots.
@@ -168,8 +172,8 @@ class LeaseLoop:
         async with self._call:
             tasks = await self._ask(lane, limit, owner)
             chosen = await self._part(tasks, owner)
-            # What was given back, or did not fit, is there for the next call.
-            short = len(tasks) < limit and len(chosen) == len(tasks) and _size(tasks) < MAX_LEASE_BYTES // 2
+            # What did not fit is there for the next call; what was given back is not, and the quarantine tells when.
+            short = len(tasks) < limit and _size(tasks) < MAX_LEASE_BYTES // 2
             lane.answered(len(tasks), short=short, rings=rings, now=time.monotonic())
             return self._start(chosen, owner, asked_at)
 
@@ -182,7 +186,7 @@ class LeaseLoop:
                 classes=lane.classes,
                 without_classes=lane.without_classes,
                 queues=self._queues,
-                without=(*self._heartbeat.task_ids, *self._runner.abandoned_ids),
+                without=(*self._heartbeat.task_ids, *self._runner.abandoned_ids, *self._quarantine.held_back),
                 due_first=lane.next_is_due_first(),
                 order="dispatch",
             )
@@ -195,19 +199,24 @@ class LeaseLoop:
         return tasks
 
     async def _part(self, tasks: list[Task], owner: str) -> list[Task]:
-        """The tasks that may start. A suspect starts only when its neighbours are known to be given back.
+        """The tasks that may start. A suspect starts only when the other suspects are known to be given back.
 
         Its death would otherwise be counted as a loss of theirs too.
         """
-        chosen, others = self._quarantine.split(tasks)
+        now = time.monotonic()
+        chosen, others = self._quarantine.split(tasks, now)
         if not others:
             return chosen
-        self._log.info("a task that has lost its worker before runs alone", task_id=chosen[0].id, others=len(others))
-        try:
-            await self._settler.settle([Settlement.held(Lease(task.id, owner), Release()) for task in others])
-        except StoreUnavailable:
-            self._give_back(tasks, owner)
-            return []
+        self._log.info("tasks that have lost their workers run one at a time", held_back=len(others))
+        if self._quarantine.watching(now):
+            self._give_back(others, owner)
+        else:
+            try:
+                await self._settler.settle([Settlement.held(Lease(task.id, owner), Release()) for task in others])
+            except StoreUnavailable:
+                self._give_back([task for task in tasks if self._quarantine.suspects(task)], owner)
+                return [task for task in chosen if not self._quarantine.suspects(task)]
+        self._quarantine.hold_back(others)
         return chosen
 
     def _start(self, tasks: list[Task], owner: str, asked_at: float) -> int:
@@ -232,8 +241,11 @@ class LeaseLoop:
         if self._settler.full or self._heartbeat.failing:
             return SAFETY_SECONDS
         rings, now = self._doorbell.count, time.monotonic()
+        if self._quarantine.over(now):
+            for lane in self._lanes:
+                lane.look_again()
         wait = min((lane.wait(rings, now) for lane in self._lanes if self._room(lane) > 0), default=math.inf)
-        return max(wait, self._gathering_wait(now), self._quarantine.wait(now))
+        return min(max(wait, self._gathering_wait(now)), self._quarantine.wait(now))
 
     def _gathering_wait(self, now: float) -> float:
         """Seconds for which more slots are likely to come free."""

@@ -37,6 +37,7 @@ class Run:
     """One run of one task. The heartbeat keeps its lease until its outcome is written."""
 
     __slots__ = (
+        "abandoned",
         "alarm",
         "began",
         "counts",
@@ -80,6 +81,8 @@ class Run:
         self.stop: Stop | None = None
         self.told_twice = False
         self.ended = False
+        self.abandoned = False
+        """given up although its handler still runs"""
         self.outcome: Outcome | None = None
 
     @property

@@ -90,6 +90,11 @@ class Runner:
         """Tasks that were given up although their handlers still run."""
         return sorted(run.task.id for run in self._abandoned)
 
+    @property
+    def abandoned_leases(self) -> list[Lease]:
+        """Their leases, which nobody renews any more."""
+        return [run.lease for run in self._abandoned]
+
     def room(self, spec: HandlerSpec) -> int:
         """How many more runs the cap of this handler allows."""
         return self._slots if spec.concurrency is None else spec.concurrency - self._capped.get(spec, 0)
@@ -137,7 +142,7 @@ class Runner:
         run.handle = None
         if run.began:
             run.counts.observe(time.monotonic() - run.began)
-        if run in self._abandoned:
+        if run.abandoned:
             self._abandoned.discard(run)
             self._stats.abandoned_now -= 1
             self._log.warning("abandoned run ended at last; its outcome is dropped", **run.facts())
@@ -286,6 +291,7 @@ class Runner:
         """Give the slot back although the handler still runs: no outcome, no renewal, its lease runs out."""
         self._log.error("run abandoned: its handler does not stop", reason=run.stop, **run.facts())
         self._vacate(run)
+        run.abandoned = True
         self._abandoned.add(run)
         self._heartbeat.drop(run)
         self._stats.abandoned_now += 1

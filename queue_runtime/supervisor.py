@@ -23,6 +23,7 @@ from queue_runtime.settler import Settler
 from queue_runtime.signals import owned_signals
 from queue_runtime.store import Store
 from queue_runtime.sweep_loop import SweepLoop
+from queue_runtime.task import Settlement, Unknown, Verdict
 from queue_runtime.watchdog import Watchdog
 
 EXIT_CRASHED = 1
@@ -39,6 +40,8 @@ CRASH_DRAIN_SECONDS = 2.0
 
 LAST_ROUND_SECONDS = 5.0
 
+LEFT_BEHIND_WAIT = 5
+"""Seconds after which a task may run again whose handler did not end: by then this process is gone, and it with it."""
 
 ECHO_SECONDS = 0.05
 """A signal this soon after the first is the same order, sent to the process and to its group (as `timeout` does)."""
@@ -71,6 +74,9 @@ class Runtime:
     watchdog: Watchdog | None = None
     server: HttpServer | None = None
     on_started: Callable[[Sequence[str]], None] | None = None
+    figures: Callable[[anyio.Event], Awaitable[None]] | None = None
+    """looks at the store's figures now and then, until told to stop"""
+
     grace_seconds: float = 30.0
 
 
@@ -115,6 +121,7 @@ class _Supervision:
                 await self._runtime.lifecycle.stopping.wait()
                 await self._stop_in_order()
                 group.cancel_scope.cancel()
+        await self._give_back_abandoned()
         unfinished = self._unfinished()
         if unfinished:
             self._log.error("stopped with tasks neither settled nor released", task_ids=unfinished)
@@ -139,6 +146,8 @@ class _Supervision:
             loops["lease loop"] = lambda: lease_loop.run(stopping)
         if (sweep_loop := runtime.sweep_loop) is not None:
             loops["sweep loop"] = lambda: sweep_loop.run(stopping)
+        if (figures := runtime.figures) is not None:
+            loops["figures"] = lambda: figures(stopping)
         if (server := runtime.server) is not None:
             loops[SERVER] = lambda: self._serve(server)
         return loops
@@ -196,6 +205,26 @@ class _Supervision:
         self._last_stop.set()
         await self._wait_for(INTAKE, LAST_ROUND_SECONDS)
         await self._wait_for(SETTLER, LAST_ROUND_SECONDS)
+
+    async def _give_back_abandoned(self) -> None:
+        """Say of runs that do not end that nobody knows how they went, or their rows would count a lost worker.
+
+        The very last thing, because the process ends at once now, and these runs with it. It may fail: then
+        their leases run out.
+        """
+        lease_loop = self._runtime.lease_loop
+        if lease_loop is None or not (leases := lease_loop.abandoned_leases):
+            return
+        settlements = [Settlement.held(lease, Unknown(LEFT_BEHIND_WAIT)) for lease in leases]
+        try:
+            with anyio.fail_after(LAST_ROUND_SECONDS):
+                results = await self._runtime.store.settle(settlements)
+        except Exception as error:  # noqa: BLE001  whatever it is, it must not hold up the way out
+            self._log.warning("runs that did not end are left to their leases", reason=repr(error))
+            return
+        ids = [one.task_id for one, done in zip(leases, results, strict=True) if done.verdict is not Verdict.LOST]
+        if ids:
+            self._log.warning("runs that did not end are given back", task_ids=ids, wait=LEFT_BEHIND_WAIT)
 
     async def _wait_for(self, name: str, seconds: float) -> None:
         if name in self._ended:

@@ -16,7 +16,7 @@ def config() -> None:
     text_width = max(len(one.text) for one in reading.effective)
     for one in reading.effective:
         click.echo(f"{one.variable:{name_width}}  {one.text or '-':{min(text_width, 40)}}  {one.origin}")
-    for notice in reading.notices:
+    for notice in (*reading.notices, *reading.warnings):
         click.echo(f"note: {notice}")
     if reading.problems:
         stop(reading.problems)

@@ -27,6 +27,8 @@ def serve() -> None:
     log = structlog.get_logger()
     for notice in reading.notices:
         log.info("setting", note=notice)
+    for warning in reading.warnings:
+        log.warning("setting", note=warning)
 
     from queue_runtime import compose
 

@@ -203,6 +203,30 @@ def test_filters_take_exact_names() -> None:
     assert "QUEUE_RUNTIME_QUEUES" in problems(QUEUES=",")
 
 
+def test_settings_without_effect_are_named_together() -> None:
+    environ = {
+        "QUEUE_RUNTIME_ROLES": "api,sweep",
+        "QUEUE_RUNTIME_HANDLERS": "a:b",
+        "QUEUE_RUNTIME_TASK_CLASSES": "A",
+        "QUEUE_RUNTIME_QUEUES": "high",
+        "GORGE_WORKER_MAX_WORKERS": "4",
+        "QUEUE_RUNTIME_GRACE_SECONDS": "5",
+        # these count for what is leased over HTTP, too
+        "QUEUE_RUNTIME_LEASE_SECONDS": "30",
+        "QUEUE_RUNTIME_RETRY_SECONDS": "30",
+        "QUEUE_RUNTIME_MAX_LOST": "3",
+    }
+    reading = read_environment(environ)
+    assert reading.problems == ()
+    (warning,) = reading.warnings
+    assert warning == (
+        "without effect, because QUEUE_RUNTIME_ROLES has no worker: QUEUE_RUNTIME_HANDLERS, GORGE_WORKER_MAX_WORKERS, "
+        "QUEUE_RUNTIME_TASK_CLASSES, QUEUE_RUNTIME_QUEUES, QUEUE_RUNTIME_GRACE_SECONDS"
+    )
+    assert read_environment(environ | {"QUEUE_RUNTIME_ROLES": "worker"}).warnings == ()
+    assert read_environment({"QUEUE_RUNTIME_ROLES": "api"}).warnings == ()
+
+
 def test_ended_tasks_may_be_kept_for_ever() -> None:
     assert load_config({"QUEUE_RUNTIME_RETENTION_DAYS": "forever"}).retention_days is None
 

@@ -7,8 +7,15 @@ import time
 
 from msgspec import Struct
 
+from queue_runtime.lease_loop import LeaseLoop
 from queue_runtime.registry import Context, Registry, Retry
 from queue_runtime.task import NewTask
+
+if "TEST_STOP_SECONDS" in os.environ:  # twice three seconds are long where only what comes after them is looked at
+    settings = LeaseLoop.__init__.__kwdefaults__
+    assert settings is not None
+    assert "stop_seconds" in settings
+    settings["stop_seconds"] = float(os.environ["TEST_STOP_SECONDS"])
 
 registry = Registry()
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+import sqlite3
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from queue_runtime.task import ArchivedTask, Result, Task
 from stores.sqlite import open_store
-from tests.faults.process import Served, archived, enqueue, ledger, wait_for
+from tests.faults.process import Served, archived, enqueue, ledger, let_leases_run_out, wait_for
 
 CLASSES = ("SleepWorker", "ThreadWorker", "FollowWorker", "FlakyWorker")
 PAGE = 1000
@@ -122,40 +124,46 @@ def test_killed_work_runs_again_within_lease_and_patience_and_two_seconds(tmp_pa
         assert late <= lease + patience + 2, f"{late:.2f} s after the kill"
 
 
-def test_a_task_that_kills_its_process_is_given_up_and_the_others_finish(tmp_path: Path) -> None:
-    """R079. Its neighbours of the first two deaths are lost twice too, and then each runs alone."""
+@pytest.mark.parametrize("seconds", [pytest.param(0.01, id="short neighbours"), pytest.param(1, id="long neighbours")])
+@pytest.mark.parametrize("poison_first", [True, False])
+def test_a_task_that_kills_its_process_is_given_up_and_the_others_finish(
+    tmp_path: Path, seconds: float, poison_first: bool
+) -> None:
+    """R079. Its neighbours of the first two deaths are lost twice too, and run one at a time from then on."""
     serve = partial(Served, tmp_path, MAX_LOST=3, SLOTS=4, LEASE_SECONDS=3)
     deaths = 0
     with serve(ROLES="api") as served, served.client() as client:
+        good = [] if poison_first else enqueue(client, "SleepWorker", f'{{"seconds": {seconds}}}', 3)
         (poison,) = enqueue(client, "PoisonWorker", "x")
-        good = enqueue(client, "SleepWorker", '{"seconds": 0.01}', 100)
+        good += enqueue(client, "SleepWorker", f'{{"seconds": {seconds}}}', 3)
+        good += enqueue(client, "SleepWorker", '{"seconds": 0.01}', 100)
     while deaths < 10:
         with serve() as served:
-            with served.client() as client:
-                if _outlives(served, client, [poison, *good]):
-                    break
+            if _outlives(served, tmp_path):
+                served.tell_and_wait()
+                break
             assert served.wait(10) == 137
             deaths += 1
-    with serve() as served, served.client() as client:
+        let_leases_run_out(tmp_path)
+    with serve(ROLES="api") as served, served.client() as client:
         ended = archived(client, poison)
         assert ended is not None
         assert ended["result"] == 1
         assert "worker lost" in str(ended["errors"])
         results = [found["result"] for one in good if (found := archived(client, one))]
-        assert results == [0] * 100
+        assert results == [0] * len(good)
     assert deaths == 3
     assert len([line for line in ledger(tmp_path) if line["id"] == poison]) == 3
 
 
-def _outlives(served: Served, client: httpx2.Client, ids: list[int]) -> bool:
+def _outlives(served: Served, folder: Path) -> bool:
     """Whether all tasks end while this process lives."""
 
     def look_once() -> str:
         if served.process.poll() is not None:
             return "dead"
-        try:
-            return "" if client.get("/api/queue/tasks", params={"limit": 1}).json()["data"] else "done"
-        except httpx2.TransportError:
-            return ""
+        with closing(sqlite3.connect(folder / "queue.sqlite")) as database:
+            (active,) = database.execute("SELECT count(*) FROM task WHERE result IS NULL").fetchone()
+        return "" if active else "done"
 
     return wait_for("the end of the process or of all tasks", look_once, 60) == "done"

@@ -1,14 +1,16 @@
 """Starts that cannot go well end with one clear sentence, and two processes may share one file."""
 
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.faults.process import SCRIPT, Served, archived, enqueue, ledger, wait_for
+from tests.faults.process import SCRIPT, Served, archived, check_clean_log, enqueue, ledger, wait_for
 
 
 def refusal(served: Served) -> tuple[int, str]:
@@ -137,3 +139,45 @@ def test_a_unix_socket_is_served_and_removed(tmp_path: Path) -> None:
         assert asked.returncode == 0
         served.tell_and_wait()
     assert not path.exists()
+
+
+def test_a_file_that_somebody_holds_is_waited_for(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "queue.sqlite")) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        with Served(tmp_path) as served, Served(tmp_path) as told, Served(tmp_path, EVENT_LOOP="uvloop") as fast:
+            for one in (told, fast):
+                one.wait_for_event("store away")
+                one.tell(signal.SIGTERM)
+            for one in (told, fast):
+                assert one.wait(10) == 0, one.log
+                check_clean_log(one)
+            served.wait_for_event("store away")
+            database.rollback()
+            with served.client() as client:
+                (task,) = enqueue(client, "SleepWorker")
+                wait_for("it is archived", lambda: archived(client, task), 10)
+            assert len(served.events("store away")) == 1
+            served.tell_and_wait()
+
+
+def test_a_worker_that_would_have_nothing_to_do_does_not_start(tmp_path: Path) -> None:
+    with Served(tmp_path, TASK_CLASSES="SleepWroker") as served:
+        code, text = refusal(served)
+    assert code == 2
+    assert "QUEUE_RUNTIME_TASK_CLASSES names no class that has a handler here" in text
+    assert "SleepWorker" in text
+    assert not (tmp_path / "queue.sqlite").exists()
+
+
+def test_settings_of_a_worker_that_does_not_run_here_get_a_warning(tmp_path: Path) -> None:
+    with Served(tmp_path, ROLES="api", SLOTS=4) as served:
+        served.wait_for_event("listening")
+        (line,) = [line for line in served.events("setting") if line["level"] == "warning"]
+        assert line["note"].endswith("ROLES has no worker: QUEUE_RUNTIME_HANDLERS, QUEUE_RUNTIME_SLOTS")
+
+
+def test_a_class_that_waits_for_nobody_here_is_named_without_a_scrape(tmp_path: Path) -> None:
+    with Served(tmp_path, ROLES="api,worker", SWEEP_SECONDS=0.1) as served, served.client() as client:
+        enqueue(client, "NobodysWorker")
+        line = served.wait_for_event("tasks wait for a class that has no handler here")
+        assert line["task_class"] == "NobodysWorker"

@@ -1,11 +1,16 @@
 """Told to stop: what can finish does, the rest is given back uncounted, nothing new begins, and the exit code tells."""
 
+import asyncio
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from queue_runtime.supervisor import ECHO_SECONDS
+from queue_runtime.task import Sentinel
+from stores.sqlite import open_store
 from tests.faults.process import SCRIPT, Served, archived, check_clean_log, enqueue, ledger, wait_for
 
 PID_1 = ("unshare", "--pid", "--fork", "--mount-proc")
@@ -62,6 +67,7 @@ def test_a_second_signal_ends_the_grace(tmp_path: Path) -> None:
         served.tell(signal.SIGTERM)
         wait_for("it is not ready", lambda: client.get("/readyz").status_code == 503, 2)
         assert served.process.poll() is None
+        time.sleep(2 * ECHO_SECONDS)  # sooner it would be taken for an echo of the first
         began = time.monotonic()
         served.tell(signal.SIGTERM)
         assert served.wait(10) == 0, served.log
@@ -80,17 +86,53 @@ def test_sighup_stops_nothing(tmp_path: Path) -> None:
         wait_for("the next one is archived too", lambda: archived(client, task), 10)
 
 
-def test_a_thread_that_does_not_end_is_left_behind_and_told_by_the_exit_code(tmp_path: Path) -> None:
+def test_a_thread_that_does_not_end_is_left_behind_and_told_by_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_STOP_SECONDS", "0.3")
     with Served(tmp_path, GRACE_SECONDS=0.5) as served, served.client() as client:
         (task,) = enqueue(client, "ThreadWorker", '{"seconds": 60}')
         wait_for("it runs", lambda: ledger(tmp_path), 10)
         served.tell(signal.SIGTERM)
         assert served.wait(20) == 3, served.log
-        assert str(task) in served.log
+        assert str(task) in served.lines[-1]
+        check_clean_log(served)
     with Served(tmp_path, ROLES="api") as served, served.client() as client:
-        held = client.get(f"/api/queue/tasks/{task}").json()["data"]
-        assert held["leaseOwner"].startswith("qr:")
-        assert held["failureCount"] == 0
+        left = client.get(f"/api/queue/tasks/{task}").json()["data"]
+        assert "leaseOwner" not in left
+        assert left["leaseExpires"] <= time.time() + 5
+        assert left["failureCount"] == 0
+
+
+def test_rolling_restarts_of_a_thread_that_outlives_the_grace_cost_it_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R080 for a handler that cannot be stopped: no failure, no lost worker, and left alone it succeeds."""
+    monkeypatch.setenv("TEST_STOP_SECONDS", "0.1")
+    serve = partial(Served, tmp_path, GRACE_SECONDS=0.2, MAX_LOST=2)
+    with serve(ROLES="api") as served, served.client() as client:
+        (task,) = enqueue(client, "ThreadWorker", '{"seconds": 1.5}')
+    for restarts in range(3):
+        with serve() as served:
+            wait_for("it runs", lambda: ledger(tmp_path)[restarts:], 10)  # noqa: B023  it is called here and now
+            served.tell(signal.SIGTERM)
+            assert served.wait(10) == 3, served.log
+        assert asyncio.run(make_due(tmp_path, task)) == (Sentinel.UNKNOWN, 0, 0)
+    with serve() as served, served.client() as client:
+        ended = wait_for("it is archived", lambda: archived(client, task), 10)
+        assert ended is not None
+        assert (ended["result"], ended["failureCount"]) == (0, 0)
+        served.tell_and_wait()
+    assert len(ledger(tmp_path, "end")) == 1
+
+
+async def make_due(folder: Path, task_id: int) -> tuple[str | None, int, int]:
+    """Owner, failures and losses of a task whose wait is ended then."""
+    async with open_store(folder / "queue.sqlite") as store:
+        (task,) = await store.get([task_id])
+        assert task is not None
+        await store.free([task_id])
+        return task.lease_owner, task.failure_count, task.lost_count
 
 
 def _catches_sigterm(pid: int) -> bool:

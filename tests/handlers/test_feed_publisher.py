@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import structlog
 from handlers import feed_publisher
 from handlers.feed_publisher import TASK_CLASS, FeedPublisher
 from queue_runtime.context import Context
-from queue_runtime.registry import PermanentFailure, Retry, Yield
+from queue_runtime.registry import ANY_CLASS, HandlerSpec, PermanentFailure, Retry, Yield
 from tests.handlers.fakes import Hook, answer, context_for, hook_server
 
 BODY = "storyID=12&storyData%5Btitle%5D=%C3%A4+b&epoch=1700000000"
@@ -213,8 +214,26 @@ async def test_other_forms_go_to_the_fallback_as_they_are(data: str, policy_file
         seen.append((context, data))
 
     context = context_for(TASK_CLASS)
-    await FeedPublisher(policy_file, fallback=fallback)(context, data)
+    spec = HandlerSpec(ANY_CLASS, fallback)
+    await FeedPublisher(policy_file, fallback=lambda: spec)(context, data)
     assert seen == [(context, data)]
+
+
+async def test_a_fallback_that_is_a_plain_function_gets_a_thread(policy_file: Path) -> None:
+    threads = []
+
+    def fallback(context: Context, data: str) -> None:
+        threads.append(threading.current_thread())
+        if data == "refuse":
+            raise PermanentFailure("as it says")
+
+    spec = HandlerSpec(ANY_CLASS, fallback)
+    publisher = FeedPublisher(policy_file, fallback=lambda: spec)
+    await publisher(context_for(TASK_CLASS), "{}")
+    with pytest.raises(PermanentFailure, match="as it says"):
+        await publisher(context_for(TASK_CLASS), "refuse")
+    assert threading.main_thread() not in threads
+    assert len(threads) == 2
 
 
 @pytest.mark.parametrize("data", OTHER_FORMS)

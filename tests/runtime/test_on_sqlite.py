@@ -76,14 +76,14 @@ async def test_a_bad_line_loses_nothing_and_ends_nothing_twice(tmp_path: Path, w
     chain = Chain()
     options = StoreOptions(patience=0, max_lost=1000)
     async with sqlite.open_store(tmp_path / "queue.db", options) as store:
-        await enqueue(store, "Parent", 30)
+        await enqueue(store, "Parent", 12)
         faulty = FaultyStore(store, plan)
         made = [Worker(faulty, chain.registry, slots=4, lease_seconds=2, patience=0) for _ in range(workers)]
         async with made[0].running(), made[-1].running() if workers == 2 else asyncio.timeout(60):
             await drained(store)
         rows = await store.list_archived(1000)
     assert Counter((row.task_class, row.result) for row in rows) == {
-        ("Parent", Result.SUCCESS): 30,
-        ("Child", Result.SUCCESS): 30,
+        ("Parent", Result.SUCCESS): 12,
+        ("Child", Result.SUCCESS): 12,
     }
     assert all(row.failure_count == (0 if row.task_class == "Parent" else 1) for row in rows)

@@ -11,14 +11,15 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from queue_runtime.errors import QueueRuntimeError
+from queue_runtime import supervisor
+from queue_runtime.errors import QueueRuntimeError, StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.registry import Context, Registry
 from queue_runtime.stats import Ending
 from queue_runtime.store import Store, StoreOptions
 from queue_runtime.supervisor import ECHO_SECONDS, EXIT_CRASHED, EXIT_UNFINISHED, Runtime, supervise
 from queue_runtime.sweep_loop import SweepLoop
-from queue_runtime.task import Complete, Lease, Result, Settled, Settlement, SweepReport, Task
+from queue_runtime.task import Complete, Lease, Result, Sentinel, Settled, Settlement, SweepReport, Task
 from queue_runtime.watchdog import Watchdog
 from tests.faulty_store import FaultyStore
 from tests.reference_store import ReferenceStore
@@ -294,10 +295,17 @@ async def test_a_handler_that_does_not_stop_is_named_by_the_exit_and_costs_no_cp
         await until(lambda: worker.stats.abandoned_now == 0)
     assert (logs[-2]["event"], logs[-2]["task_ids"]) == ("stopped with tasks neither settled nor released", [deaf_id])
     assert store.tables.active[shielded_id].lease_owner is None
-    assert (store.tables.active[deaf_id].lease_owner or "").startswith("qr:")
+    assert_left_behind(store, deaf_id)
 
 
-async def test_a_thread_that_does_not_end_is_left_to_its_lease_and_another_is_awaited() -> None:
+def assert_left_behind(store: ReferenceStore, task_id: int) -> None:
+    """Nobody knows how the run went: it counts neither as a failure nor as a lost worker, and runs again soon."""
+    row = store.tables.active[task_id]
+    assert (row.lease_owner, row.failure_count, row.lost_count) == (Sentinel.UNKNOWN, 0, 0)
+    assert 3 <= (row.lease_expires or 0) - time.time() <= 5
+
+
+async def test_a_thread_that_does_not_end_is_given_back_and_another_is_awaited() -> None:
     store, registry = open_reference(), Registry()
     release = threading.Event()
     begun: list[str] = []
@@ -316,18 +324,71 @@ async def test_a_thread_that_does_not_end_is_left_to_its_lease_and_another_is_aw
 
     (stuck_id,) = await enqueue(store, "Stuck")
     (polite_id,) = await enqueue(store, "Polite")
-    worker = Worker(store, registry, stop_seconds=0.2)
+    faulty = FaultyStore(store)
+    worker = Worker(faulty, registry, stop_seconds=0.2)
     try:
         async with supervised(runtime_of(worker, grace=0)) as supervising:
             await until(lambda: len(begun) == 2)
             send(signal.SIGTERM)
             assert await code_of(supervising) == EXIT_UNFINISHED
             assert worker.lease_loop.abandoned_ids == [stuck_id]
+            settles = faulty.calls["settle"]
             release.set()
             await until(lambda: worker.stats.abandoned_now == 0)
+            assert faulty.calls["settle"] == settles  # it ended after all, and is not settled a second time
     finally:
         release.set()
     assert (store.tables.active[polite_id].lease_owner, store.tables.active[polite_id].failure_count) == (None, 0)
+    assert_left_behind(store, stuck_id)
+
+
+@pytest.mark.parametrize("trouble", ["away", "hangs", "breaks"])
+async def test_an_abandoned_run_that_cannot_be_given_back_holds_up_nothing(
+    trouble: str, logs: list[Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LAST_ROUND_SECONDS", 0.2)
+
+    class Troubled(ReferenceStore):
+        async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+            if trouble == "hangs":
+                await anyio.sleep(60)
+            raise ZeroDivisionError if trouble == "breaks" else StoreUnavailable("settle")
+
+    store, registry = Troubled(StoreOptions(patience=1)), Registry()
+    release = asyncio.Event()
+
+    @registry.task("Deaf")
+    async def deaf(context: Context, data: str) -> None:
+        await stubborn_sleep(release)
+
+    (task_id,) = await enqueue(store, "Deaf")
+    worker = Worker(store, registry)
+    async with supervised(runtime_of(worker, grace=0)) as supervising:
+        await until(lambda: worker.stats.active == 1)
+        send(signal.SIGTERM)
+        assert await code_of(supervising, seconds=3) == EXIT_UNFINISHED
+        release.set()
+        await until(lambda: worker.stats.abandoned_now == 0)
+    assert [line["event"] for line in logs].count("runs that did not end are left to their leases") == 1
+    (last,) = [line for line in logs if line["event"] == "stopped with tasks neither settled nor released"]
+    assert last["task_ids"] == [task_id]
+    assert (store.tables.active[task_id].lease_owner or "").startswith("qr:")
+
+
+async def test_the_stores_figures_are_looked_at_until_the_stop() -> None:
+    worker = Worker(open_reference(), Registry())
+    looked = anyio.Event()
+
+    async def look(stop: anyio.Event) -> None:
+        looked.set()
+        await stop.wait()
+
+    runtime = runtime_of(worker)
+    runtime.figures = look
+    async with supervised(runtime) as supervising:
+        await looked.wait()
+        send(signal.SIGTERM)
+        assert await code_of(supervising) == 0
 
 
 async def test_outcomes_that_cannot_be_written_are_named_by_the_exit(logs: list[Log]) -> None:
