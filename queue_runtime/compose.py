@@ -23,9 +23,10 @@ from queue_runtime.metrics import Metrics
 from queue_runtime.registry import Registry
 from queue_runtime.server import Server
 from queue_runtime.settler import Settler
+from queue_runtime.signals import end_process
 from queue_runtime.stats import WorkerStats
 from queue_runtime.store import Store, StoreOptions
-from queue_runtime.supervisor import Runtime, end_process, supervise
+from queue_runtime.supervisor import Runtime, supervise
 from queue_runtime.sweep_loop import SweepLoop
 from queue_runtime.watchdog import Watchdog
 from stores import sqlite

@@ -1,14 +1,10 @@
 """Starts the loops, and stops them in the order that loses nothing."""
 
-import logging
 import math
-import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import anyio
 import structlog
@@ -84,18 +80,9 @@ async def supervise(runtime: Runtime) -> int:
     """Run until told to stop, or until a loop crashes; the exit code.
 
     The caller closes the stores afterwards. If `runtime.lease_loop.abandoned_ids` is not empty then, it has to
-    leave by `end_process`: a handler that does not stop would hold up every ordinary way out.
+    leave by `signals.end_process`: a handler that does not stop would hold up every ordinary way out.
     """
     return await _Supervision(runtime).run()
-
-
-def end_process(code: int) -> NoReturn:
-    """Leave at once, whatever threads and tasks still run."""
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # closed, or nobody reads it any more
-            stream.flush()
-    os._exit(code)
 
 
 class _Supervision:

@@ -154,3 +154,17 @@ def test_a_stop_during_start_up_is_obeyed(tmp_path: Path, wait: float) -> None:
 
 def _is_script(served: Served) -> bool:
     return SCRIPT.encode() in Path(f"/proc/{served.inner_pid()}/cmdline").read_bytes().split(b"\0")[:2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_up_to_the_last_moment_do_not_change_the_exit_code(tmp_path: Path, number: signal.Signals) -> None:
+    with Served(tmp_path) as served, served.client() as client:
+        (task,) = enqueue(client, "SleepWorker")
+        wait_for("it is archived", lambda: archived(client, task), 10)
+        served.tell(signal.SIGTERM)
+        end = time.monotonic() + 15
+        while served.process.poll() is None:
+            assert time.monotonic() < end
+            served.process.send_signal(number)
+            time.sleep(0.001)
+        assert served.wait(10) == 0, served.log
