@@ -296,7 +296,7 @@ class _Reader:
             if owner is not None and owner != store and (name in GORGE_NAMES or name.startswith(PREFIX)):
                 self._problems.append(
                     f"{name} is a setting for {PREFIX}STORE={owner}, but the store is {store}"
-                    f"{'' if origin else ' by default'}: set {PREFIX}STORE={owner}, or remove {name}"
+                    f"{'' if origin else ' by default'}: set {PREFIX}STORE={owner}{_not_yet(owner)}, or remove {name}"
                 )
 
     def _without_effect(self, config: Config) -> list[str]:
@@ -318,6 +318,10 @@ class _Reader:
             )
         if given and config.allow_anonymous:
             self._problems.append(f"{PREFIX}ALLOW_ANONYMOUS=1 contradicts {', '.join(sorted(given))}: keep one")
+
+
+def _not_yet(store: str) -> str:
+    return f" (a later version; this one has {' and '.join(STORES)} only)" if store in LATER_STORES else ""
 
 
 def _store_of(name: str) -> str | None:

@@ -38,7 +38,7 @@ class InvalidRequest(QueueRuntimeError):
 
 
 class EventConflict(QueueRuntimeError):
-    """This event id is known with another task (http-api section 6). Nothing was changed."""
+    """This event id is known with another task. Nothing was changed."""
 
     def __init__(self, event_id: str) -> None:
         super().__init__(f"event {event_id!r} was delivered before with another task")

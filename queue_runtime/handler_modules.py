@@ -52,13 +52,11 @@ def _load_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError([_reason(error)]) from error
+            raise ConfigError([_reason(error) + _neighbour_hint(error.name)]) from error
         hint = ""
         if Path(f"{name.replace('.', '/')}.py").is_file():
             hint = f": a file is named by its path, ./{name.replace('.', '/')}.py"
-        elif name.partition(".")[0] in NEIGHBOURS:
-            hint = f": {name.partition('.')[0]} is a package of queue-runtime itself"
-        raise ConfigError([f"there is no module {error.name}{hint}"]) from None
+        raise ConfigError([f"there is no module {error.name}{hint or _neighbour_hint(error.name)}"]) from None
     except Exception as error:  # a handler module may raise anything while it is imported
         raise ConfigError([_reason(error)]) from error
 
@@ -79,10 +77,23 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        del sys.modules[name]
+        raise ConfigError([_reason(error) + _neighbour_hint(error.name)]) from error
     except Exception as error:  # a handler module may raise anything while it is imported
         del sys.modules[name]
         raise ConfigError([_reason(error)]) from error
     return module
+
+
+def _neighbour_hint(missing: str | None) -> str:
+    """Why a package of the deployer's own is not found, where its name is taken."""
+    package = (missing or "").partition(".")[0]
+    return (
+        f": {package} is a package of queue-runtime itself, so yours needs another name"
+        if package in NEIGHBOURS
+        else ""
+    )
 
 
 def _reason(error: BaseException) -> str:

@@ -82,7 +82,8 @@ class HandlerSpec:
         try:
             return self._decode(data or "")
         except msgspec.DecodeError as error:
-            raise PermanentFailure(f"data: {_plain(str(error))}") from None
+            reason = _plain(str(error)) if data else "is empty, and the handler asks for JSON"
+            raise PermanentFailure(f"data: {reason}") from None
 
 
 def _origin(function: Callable[..., object]) -> str:

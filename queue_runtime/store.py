@@ -214,7 +214,7 @@ class Store(Protocol):
         ...
 
     async def operations(self) -> dict[str, object]:
-        """Facts for the operations inventory (http-api section 7): no payloads, no secrets, `backend` first."""
+        """Facts for the operations inventory (docs/protocol.md): no payloads, no secrets, `backend` first."""
         ...
 
     async def ping(self) -> None:

@@ -73,7 +73,7 @@ def is_sentinel(owner: str | None) -> bool:
 
 
 def due_at(owner: str | None, expires: int, patience: int) -> int | None:
-    """First second at which a row with this owner and expiry may be leased; None: never (ARCHITECTURE rule 5).
+    """First second at which a row with this owner and expiry may be leased; None: never (docs/architecture.md, rule 6).
 
     An absolute time (`delayUntil`) is due in its own second; a time computed as now + n is past one second
     later, because the fence calls a lease alive until its last second has ended.

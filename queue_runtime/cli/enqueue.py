@@ -44,6 +44,8 @@ def enqueue(  # noqa: PLR0917 - click passes each option by its name
     try:
         status, text = ask(address, "POST", "/api/queue/enqueue", body=sent, token=config.token, seconds=30)
         answer = json.loads(text)
+    except ConnectionRefusedError as error:
+        fail(f"{address} does not answer: {error}. Nothing was accepted")
     except OSError as error:
         fail(f"{address} does not answer: {error}. Nobody knows whether the task was accepted")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Bounds are checked before anything is changed: never a database error for bad input (ARCHITECTURE rule 9)."""
+"""Bounds are checked before anything is changed: bad input is no database error (docs/architecture.md, rule 10)."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""The second in which each kind of row may be leased: not one earlier, not one later (ARCHITECTURE rule 5)."""
+"""The second in which each kind of row may be leased: not one earlier, not one later (docs/architecture.md, rule 6)."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""Events: an event id is delivered once, and answered the same for ever (http-api section 6)."""
+"""Events: an event id is delivered once, and answered the same for ever (docs/protocol.md)."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Who may change a held task: owners of workers, receipts of HTTP callers (ARCHITECTURE rule 4)."""
+"""Who may change a held task: owners of workers, receipts of HTTP callers (docs/architecture.md, rule 4)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What each outcome leaves in the row (ARCHITECTURE rules 6 and 7)."""
+"""What each outcome leaves in the row (docs/architecture.md, rules 7 and 8)."""
 
 import pytest
 from msgspec.structs import replace

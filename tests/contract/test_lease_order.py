@@ -1,4 +1,4 @@
-"""Which tasks a lease hands out, and in which order (ARCHITECTURE rule 5)."""
+"""Which tasks a lease hands out, and in which order (docs/architecture.md, rule 6)."""
 
 import pytest
 

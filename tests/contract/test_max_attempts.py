@@ -1,4 +1,4 @@
-"""How many runs may end in failure: counted by ended failures alone (ARCHITECTURE rule 7)."""
+"""How many runs may end in failure: counted by ended failures alone (docs/architecture.md, rule 8)."""
 
 import pytest
 

@@ -255,7 +255,7 @@ async def test_operators_given_no_ids_do_nothing(store: Store) -> None:
 
 
 async def test_operators_find_nothing_under_ids_that_cannot_exist(store: Store) -> None:
-    """Never a database error for bad input (ARCHITECTURE rule 9)."""
+    """Never a database error for bad input (docs/architecture.md, rule 10)."""
     assert await store.cancel(UNKNOWN_IDS) == [None] * 5
     assert await store.retry(UNKNOWN_IDS) == [None] * 5
     assert await store.get(UNKNOWN_IDS) == [None] * 5

@@ -1,4 +1,4 @@
-"""Payloads are opaque text, kept byte for byte (ARCHITECTURE rule 8)."""
+"""Payloads are opaque text, kept byte for byte (docs/architecture.md, rule 9)."""
 
 import pytest
 from msgspec.structs import replace

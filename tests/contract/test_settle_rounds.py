@@ -1,4 +1,4 @@
-"""Settling many at once: order, replays, losers, follow-ups (ARCHITECTURE rule 11)."""
+"""Settling many at once: order, replays, losers, follow-ups (docs/architecture.md, rule 11)."""
 
 import pytest
 

@@ -55,7 +55,7 @@ def test_data_is_read_as_the_annotation_says_even_when_the_context_is_imported_f
     [
         ('{"x": "1"}', "data: expected int, got str at $.x"),
         ("[]", "data: expected object, got array"),
-        ("", "data: input data was truncated"),
+        ("", "data: is empty, and the handler asks for JSON"),
         ("{]", "data: JSON is malformed: object keys must be strings (byte 1)"),
     ],
 )
