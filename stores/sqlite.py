@@ -5,9 +5,10 @@ neighbours; the statements in `sql/sqlite.sql`.
 """
 
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
@@ -39,11 +40,23 @@ from queue_runtime.task import (
     check_range,
 )
 from queue_runtime.wire import event_digest
-from stores import sqlite_enqueue, sqlite_history, sqlite_lease, sqlite_lists, sqlite_operators, sqlite_settle
+from stores import (
+    operating,
+    sqlite_enqueue,
+    sqlite_history,
+    sqlite_lease,
+    sqlite_ledger,
+    sqlite_lists,
+    sqlite_operators,
+    sqlite_settle,
+)
+from stores.ledger import Ledger
 from stores.sqlite_changes import Changes
 from stores.sqlite_lease import LeaseRequest
 from stores.sqlite_session import Session, Synchronous, open_sessions
 from stores.sqlite_threads import SHARED_COMMIT, SessionThread, serve_reads, serve_writes
+
+T = TypeVar("T")
 
 _BACKLOG_SECONDS = 15.0
 _BACKLOG_SHARE = 50
@@ -121,32 +134,34 @@ class SqliteStore:
 
     async def cancel(self, task_ids: Sequence[int]) -> list[ArchivedTask | None]:
         ids = list(task_ids)
-        return await self._writer.call("cancel", lambda session: sqlite_operators.cancel(session, ids))
+        return await self._writer.call("cancel", _changing(ids, lambda ledger: operating.cancel(ledger, ids)))
 
     async def awaken(self, task_ids: Sequence[int]) -> int:
         ids = list(task_ids)
-        return await self._writer.call("awaken", lambda session: sqlite_operators.awaken(session, ids), rings=True)
+        return await self._writer.call("awaken", _changing(ids, operating.awaken), rings=True)
 
     async def free(self, task_ids: Sequence[int]) -> int:
         ids = list(task_ids)
-        return await self._writer.call("free", lambda session: sqlite_operators.free(session, ids), rings=True)
+        return await self._writer.call("free", _changing(ids, operating.free), rings=True)
 
     async def priority(self, task_ids: Sequence[int], priority: int) -> int:
         check_range("priority", priority, 0, U32)
         ids = list(task_ids)
         return await self._writer.call(
-            "priority", lambda session: sqlite_operators.set_priority(session, ids, priority)
+            "priority", _changing(ids, lambda ledger: operating.set_priority(ledger, priority))
         )
 
     async def delay(self, task_ids: Sequence[int], until: int) -> int:
         check_range("delay_until", until, 1, U32)
         ids = list(task_ids)
-        return await self._writer.call("delay", lambda session: sqlite_operators.delay(session, ids, until), rings=True)
+        return await self._writer.call(
+            "delay", _changing(ids, lambda ledger: operating.delay(ledger, until)), rings=True
+        )
 
     async def retry(self, task_ids: Sequence[int], *, repeat: bool = False) -> list[Task | None]:
         ids = list(task_ids)
         return await self._writer.call(
-            "retry", lambda session: sqlite_operators.retry(session, ids, repeat=repeat), rings=True
+            "retry", _changing(ids, lambda ledger: operating.retry(ledger, ids, repeat=repeat)), rings=True
         )
 
     async def pause(self, pause: Pause) -> None:
@@ -215,6 +230,18 @@ class SqliteStore:
 
     async def changed(self, timeout: float) -> bool:
         return await self._changes.wait(self._writer, timeout)
+
+
+def _changing(task_ids: Sequence[int], change: Callable[[Ledger], T]) -> Callable[[Session], T]:
+    """Work that loads these rows, has them changed by a rule, and writes them back."""
+
+    def work(session: Session) -> T:
+        ledger = sqlite_ledger.load(session, task_ids)
+        answer = change(ledger)
+        sqlite_ledger.write(session, ledger)
+        return answer
+
+    return work
 
 
 def _may_ring(settlement: Settlement) -> bool:

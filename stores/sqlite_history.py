@@ -2,33 +2,24 @@
 
 from collections.abc import Sequence
 
-from queue_runtime.task import MAX_HISTORY, MAX_MESSAGE, MAX_TRACE, Attempt, AttemptKind, Failure
-from stores.sqlite_rows import attempt, id_list, storable
+from queue_runtime.task import MAX_HISTORY, Attempt
+from stores.sqlite_rows import attempt, id_list
 from stores.sqlite_session import Session
 
 
-def remember(
-    session: Session,
-    task_id: int,
-    kind: AttemptKind,
-    failure: Failure,
-    *,
-    failures: int,
-    owner: str | None,
-    now: int,
-) -> None:
-    """Write down how the run of this owner ended, after so many earlier failures."""
+def remember(session: Session, task_id: int, entry: Attempt) -> None:
+    """Add an entry, and drop the oldest ones beyond MAX_HISTORY."""
     session.run(
         "insert_attempt",
         (
             task_id,
-            failures + 1,
-            kind.value,
-            now,
-            None if owner is None else storable(owner),
-            failure.duration_us,
-            storable(failure.message[:MAX_MESSAGE]),
-            storable(failure.trace[:MAX_TRACE]),
+            entry.attempt,
+            entry.kind.value,
+            entry.when,
+            entry.owner,
+            entry.duration_us,
+            entry.message,
+            entry.trace,
         ),
     )
     session.run("trim_attempts", (task_id, MAX_HISTORY))

@@ -15,6 +15,7 @@ from queue_runtime.task import (
     due_at,
     is_worker,
 )
+from stores.ledger import attempt_entry
 from stores.spent_receipts import first_unspent
 from stores.sqlite_history import remember
 from stores.sqlite_rows import (
@@ -202,15 +203,8 @@ class _Basket:
 
     def _remember(self, rows: list[Row], kind: AttemptKind, message: str) -> None:
         for row in rows:
-            remember(
-                self._session,
-                row[ID],
-                kind,
-                Failure(message),
-                failures=row[FAILURES],
-                owner=row[OWNER],
-                now=self._now,
-            )
+            entry = attempt_entry(kind, Failure(message), failures=row[FAILURES], owner=row[OWNER], now=self._now)
+            remember(self._session, row[ID], entry)
 
     def _archive(self, rows: list[Row]) -> None:
         if rows:

@@ -151,11 +151,6 @@ def answered_task(text: str) -> Task:
     return msgspec.json.decode(text, type=Task)
 
 
-def storable(text: str) -> str:
-    """The text with what has no UTF-8 form (lone surrogates, as tracebacks may hold) written as escapes."""
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
-
-
 def is_utf8(row: Row) -> bool:
     """Whether a row read with `surrogateescape` holds text only."""
     try:

@@ -60,8 +60,8 @@ SQLITE_FAULTS: tuple[Mutant, ...] = (
     ),
     sqlite(
         "a renewal grants a spent expiry on SQLite",
-        "sqlite_ledger",
-        "(self._spent[row.id], expires)",
+        "ledger",
+        "(self.spent(row.id), expires)",
         "(None, expires)",
         "fences",
     ),
@@ -97,15 +97,15 @@ SQLITE_FAULTS: tuple[Mutant, ...] = (
     ),
     sqlite(
         "a receipt is alive in the second of its expiry on SQLite",
-        "sqlite_ledger",
+        "ledger",
         "lease.expires > now)",
         "lease.expires >= now)",
         "fences",
     ),
-    sqlite("renew shortens on SQLite", "sqlite_ledger", "row.lease_expires >= expires:", "False:", "renew"),
+    sqlite("renew shortens on SQLite", "ledger", "row.lease_expires >= expires:", "False:", "renew"),
     sqlite(
         "follow-ups get the default priority on SQLite",
-        "sqlite_settle",
+        "settling",
         "(child, row.priority)",
         "(child, 2000)",
         "followups",
@@ -121,7 +121,7 @@ SQLITE_FAULTS: tuple[Mutant, ...] = (
     sqlite("a pause of a queue is ignored on SQLite", "sqlite_lanes", "and queue not in stopped_queues", "", "pause"),
     sqlite(
         "a yield that has failed is awakened on SQLite",
-        "sqlite_operators",
+        "operating",
         "and row.failure_count == 0 and",
         "and",
         "operators",
