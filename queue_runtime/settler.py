@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import anyio
 import structlog
@@ -20,6 +20,12 @@ Done = Callable[[Settled], None]
 MAX_SETTLEMENTS = 1000
 MAX_BYTES = 8 * 2**20
 
+BUSY_PAUSE = 0.05
+"""Seconds until an outcome whose row somebody else had locked is sent again."""
+
+BUSY_SECONDS = 10.0
+"""How long an HTTP caller waits for such a row. The outcomes of our own runs wait as long as it takes."""
+
 DRAIN_TRIES = 5
 DRAIN_SECONDS = 10.0
 DRAIN_BOUND = 30.0
@@ -28,7 +34,7 @@ DRAIN_BOUND = 30.0
 class _Part:
     """The settlements of one caller: of a request, or the one outcome of one of our own runs."""
 
-    __slots__ = ("answer", "done", "settlements", "size", "unsure")
+    __slots__ = ("answer", "busy_until", "done", "results", "settlements", "size", "unsure")
 
     def __init__(
         self, settlements: Sequence[Settlement], done: Done | None, answer: asyncio.Future[list[Settled]] | None
@@ -38,6 +44,9 @@ class _Part:
         self.answer = answer
         self.unsure = False
         """an earlier round with it may have happened: its reply was lost"""
+        self.results: list[Settled | None] = [None] * len(settlements)
+        self.busy_until: float | None = None
+        """when to give up a row that somebody else has locked"""
         self.size = 0
         for settlement in settlements:
             outcome = settlement.outcome
@@ -47,6 +56,20 @@ class _Part:
     @property
     def task_id(self) -> int:
         return self.settlements[0].task_id
+
+    @property
+    def left(self) -> list[Settlement]:
+        """What has no answer yet: all of it, or after a round the rest whose rows somebody else had locked."""
+        return [one for one, result in zip(self.settlements, self.results, strict=True) if result is None]
+
+    def take(self, results: Iterator[Settled]) -> list[Settled] | None:
+        """Take the answers to what was left; all of them once they are complete."""
+        for place, result in enumerate(self.results):
+            if result is None:
+                settled = next(results)
+                self.results[place] = None if settled.verdict is Verdict.BUSY else settled
+        complete = [result for result in self.results if result is not None]
+        return complete if len(complete) == len(self.results) else None
 
     @property
     def open(self) -> bool:
@@ -75,6 +98,7 @@ class Settler:
         self._calls: deque[_Part] = deque()
         self._outcomes: deque[_Part] = deque()
         self._in_flight: list[_Part] = []
+        self._busy: list[_Part] = []
         self._unwritten = 0
         self._retry_at = 0.0
         self._failed_rounds = 0
@@ -92,7 +116,8 @@ class Settler:
     @property
     def unwritten_ids(self) -> list[int]:
         """The tasks of these outcomes."""
-        return sorted(part.task_id for part in (*self._in_flight, *self._outcomes) if part.done is not None)
+        parts = (*self._in_flight, *self._busy, *self._outcomes)
+        return sorted({part.task_id for part in parts if part.done is not None})
 
     @property
     def full(self) -> bool:
@@ -136,6 +161,8 @@ class Settler:
             self._closed = True
             while self._calls:
                 self._calls.popleft().fail(StoreUnavailable("settle", "the process is stopping"))
+            for part in self._busy:
+                part.fail(StoreUnavailable("settle", "the process is stopping"))
             self._tell_drain()
 
     async def drain(
@@ -189,7 +216,7 @@ class Settler:
         else:
             self._deliver(parts, results)
         finally:
-            self._keep([part for part in parts if part.open])
+            self._keep([part for part in parts if part.open and part not in self._busy])
             self._in_flight = []
             self.rounds += 1
             self._tell_drain()
@@ -207,17 +234,35 @@ class Settler:
         return parts
 
     async def _send(self, parts: list[_Part]) -> list[Settled]:
-        return await self._store.settle([settlement for part in parts for settlement in part.settlements])
+        return await self._store.settle([settlement for part in parts for settlement in part.left])
 
     def _deliver(self, parts: list[_Part], results: list[Settled]) -> None:
         self._outage.over()
-        start = 0
+        answers = iter(results)
         for part in parts:
-            end = start + len(part.settlements)
-            self._resolve(part, results[start:end])
-            start = end
+            complete = part.take(answers)
+            if complete is None:
+                self._send_again(part)
+            else:
+                self._resolve(part, complete)
         if self._outcomes:
             self._arrived.set()
+
+    def _send_again(self, part: _Part) -> None:
+        """Somebody else has rows of it locked: they go into a later round, and hold up nobody."""
+        now = time.monotonic()
+        if part.busy_until is None:
+            part.busy_until = now + BUSY_SECONDS
+        if part.answer is not None and now > part.busy_until:
+            part.fail(StoreUnavailable("settle", f"task {part.left[0].task_id} is locked by somebody else"))
+            return
+        self._busy.append(part)
+        asyncio.get_running_loop().call_later(BUSY_PAUSE, self._return, part)
+
+    def _return(self, part: _Part) -> None:
+        self._busy.remove(part)
+        (self._outcomes if part.answer is None else self._calls).appendleft(part)
+        self._arrived.set()
 
     def _resolve(self, part: _Part, results: list[Settled]) -> None:
         if part.answer is not None:

@@ -2,12 +2,13 @@
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
 import structlog
+from anyio.abc import TaskGroup
 
 from queue_runtime.doorbell import Doorbell
 from queue_runtime.errors import QueueRuntimeError
@@ -35,6 +36,8 @@ CRASH_SECONDS = 10.0
 CRASH_DRAIN_SECONDS = 2.0
 
 LAST_ROUND_SECONDS = 5.0
+
+_WRITTEN = (Verdict.SETTLED, Verdict.REPLAYED)
 
 LEFT_BEHIND_WAIT = 5
 """Seconds after which a task may run again whose handler did not end: by then this process is gone, and it with it."""
@@ -96,15 +99,17 @@ class _Supervision:
         self._last_stop = anyio.Event()
         """the loops that serve to the very end shall end"""
         self._ended: dict[str, anyio.Event] = {}
+        self._listening = anyio.Event()
+        """the server has its addresses"""
         self._crashed = False
         self._told_at = -math.inf
 
     async def run(self) -> int:
         with owned_signals(self._on_stop, self._on_hangup):
             async with anyio.create_task_group() as group:
-                for name, loop in self._loops().items():
-                    self._ended[name] = anyio.Event()
-                    group.start_soon(self._guard, name, loop)
+                self._start(group, self._serving_loops())
+                if await self._has_its_addresses():
+                    self._start(group, self._working_loops())
                 await self._runtime.lifecycle.stopping.wait()
                 await self._stop_in_order()
                 group.cancel_scope.cancel()
@@ -118,13 +123,27 @@ class _Supervision:
             return EXIT_CRASHED
         return EXIT_UNFINISHED if unfinished else 0
 
-    def _loops(self) -> dict[str, Loop]:
+    def _start(self, group: TaskGroup, loops: Mapping[str, Loop]) -> None:
+        for name, loop in loops.items():
+            self._ended[name] = anyio.Event()
+            group.start_soon(self._guard, name, loop)
+
+    def _serving_loops(self) -> dict[str, Loop]:
+        """What answers callers. None of it begins anything by itself."""
         runtime, stopping = self._runtime, self._runtime.lifecycle.stopping
         loops: dict[str, Loop] = {
             SETTLER: lambda: runtime.settler.run(self._last_stop),
             INTAKE: lambda: runtime.intake.run(self._last_stop),
             "doorbell": lambda: runtime.doorbell.listen(runtime.store, stopping),
         }
+        if (server := runtime.server) is not None:
+            loops[SERVER] = lambda: self._serve(server)
+        return loops
+
+    def _working_loops(self) -> dict[str, Loop]:
+        """What takes tasks and cleans up."""
+        runtime, stopping = self._runtime, self._runtime.lifecycle.stopping
+        loops: dict[str, Loop] = {}
         if (watchdog := runtime.watchdog) is not None:
             loops["watchdog"] = lambda: watchdog.run(self._last_stop)
         if (heartbeat := runtime.heartbeat) is not None:
@@ -135,14 +154,29 @@ class _Supervision:
             loops["sweep loop"] = lambda: sweep_loop.run(stopping)
         if (figures := runtime.figures) is not None:
             loops["figures"] = lambda: figures(stopping)
-        if (server := runtime.server) is not None:
-            loops[SERVER] = lambda: self._serve(server)
         return loops
 
+    async def _has_its_addresses(self) -> bool:
+        """Wait for the server; False where there is no work to begin any more.
+
+        A process whose address is taken must not take tasks in the moment that it lives.
+        """
+        if SERVER not in self._ended:
+            return True
+        async with anyio.create_task_group() as waiting:
+            for event in (self._listening, self._ended[SERVER]):
+                waiting.start_soon(_then_cancel, event, waiting.cancel_scope)
+        return not self._ended[SERVER].is_set()
+
     async def _serve(self, server: HttpServer) -> None:
-        await server.run(self._runtime.on_started)
+        await server.run(self._on_listening)
         if not self._runtime.lifecycle.closing.is_set():
             raise RuntimeError("the HTTP server ended by itself")
+
+    def _on_listening(self, addresses: Sequence[str]) -> None:
+        if self._runtime.on_started is not None:
+            self._runtime.on_started(addresses)
+        self._listening.set()
 
     async def _guard(self, name: str, loop: Loop) -> None:
         """Let a crash end the process loudly, and the other loops in order."""
@@ -209,7 +243,7 @@ class _Supervision:
         except Exception as error:  # noqa: BLE001  whatever it is, it must not hold up the way out
             self._log.warning("runs that did not end are left to their leases", reason=repr(error))
             return
-        ids = [one.task_id for one, done in zip(leases, results, strict=True) if done.verdict is not Verdict.LOST]
+        ids = [one.task_id for one, done in zip(leases, results, strict=True) if done.verdict in _WRITTEN]
         if ids:
             self._log.warning("runs that did not end are given back", task_ids=ids, wait=LEFT_BEHIND_WAIT)
 
@@ -226,6 +260,11 @@ class _Supervision:
         if runtime.lease_loop is not None:
             unfinished.update(runtime.lease_loop.abandoned_ids)
         return sorted(unfinished)
+
+
+async def _then_cancel(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 def _first(error: BaseException) -> BaseException:

@@ -266,6 +266,9 @@ class Verdict(StrEnum):
     LOST = "lost"
     """The lease is not valid (any more); nothing was written."""
 
+    BUSY = "busy"
+    """Somebody else has the row locked at this moment; nothing was written. Send it again."""
+
 
 class Settled(Struct, frozen=True):
     """What became of a settlement; `archived` where the task has ended."""
