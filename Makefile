@@ -11,7 +11,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/
 
-.PHONY: help setup serve test test-long check lint types imports bench
+.PHONY: help setup servers serve test test-long check lint types imports bench
 
 help:  ## Show what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -34,6 +34,21 @@ $(READY): pyproject.toml constraints.txt constraints-dev.txt
 	$(RUN)pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+# The tests start private servers from Debian's packages (tests/servers.py). Root installs them, as it does venv.
+servers:
+	@have() { PATH="$$PATH:/usr/sbin" command -v "$$1" >/dev/null; }; missing=(); \
+	{ have mariadbd && have mariadb-install-db; } || missing+=(mariadb-server); \
+	have redis-server || missing+=(redis-server); \
+	if [ "$${#missing[@]}" = 0 ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -q; \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$${missing[@]}"; \
+	else \
+	    echo "The tests start database servers of their own. Install what is missing, then try again:" \
+	        " sudo apt-get install --no-install-recommends $${missing[*]}" >&2; \
+	    exit 1; \
+	fi
+
 serve: $(READY)  ## Run the queue on SQLite (./var) with the demo handlers; PORT=8090
 	@mkdir -p var
 	@printf '%s\n' \
@@ -52,10 +67,10 @@ serve: $(READY)  ## Run the queue on SQLite (./var) with the demo handlers; PORT
 	 QUEUE_RUNTIME_HANDLERS=handlers.demo:registry \
 	    exec $(RUN)queue-runtime serve
 
-test: $(READY)  ## Run the tests that CI runs
+test: $(READY) servers  ## Run the tests that CI runs (on private MariaDB and Redis servers, from Debian's packages)
 	$(RUN)pytest -m 'not long' -n $(TEST_PROCESSES)
 
-test-long: $(READY)  ## Run all tests, the heavy counts too
+test-long: $(READY) servers  ## Run all tests, the heavy counts too
 	$(RUN)pytest -n $(TEST_PROCESSES)
 
 check: lint types imports  ## Run lint, types and imports

@@ -1,11 +1,16 @@
 """How to reach the MySQL or MariaDB server that holds Phorge's queue."""
 
+import re
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
+from queue_runtime.errors import InvalidRequest
+
 DriverName = Literal["aiomysql", "asyncmy"]
+
+_NAMESPACE = re.compile(r"\w{1,48}", re.ASCII)
 
 
 class MysqlSettings(Struct, frozen=True, kw_only=True):
@@ -26,6 +31,10 @@ class MysqlSettings(Struct, frozen=True, kw_only=True):
     connections: int = 8
     connect_seconds: float = 5.0
     driver: DriverName = "aiomysql"
+
+    def __post_init__(self) -> None:
+        if not _NAMESPACE.fullmatch(self.namespace):
+            raise InvalidRequest("namespace", "must be letters, digits and _, at most 48 of them")
 
     @property
     def worker_database(self) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 
 from queue_runtime.errors import EventConflict, StoreFull
 from queue_runtime.task import DEFAULT_PRIORITY, U32, NewTask, Sentinel, Task
-from stores.sqlite_rows import INLINE_DATA, answer_text, answered_task
+from stores.answers import answer_text, answered_task
+from stores.sqlite_rows import INLINE_DATA
 from stores.sqlite_session import Session
 
 _DELAY = Sentinel.DELAY.value

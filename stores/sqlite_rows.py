@@ -141,16 +141,6 @@ def to_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def answer_text(task: Task) -> str:
-    """An answer as it is kept for repeats of the same request."""
-    return to_json(task)
-
-
-def answered_task(text: str) -> Task:
-    """The answer that was kept."""
-    return msgspec.json.decode(text, type=Task)
-
-
 def is_utf8(row: Row) -> bool:
     """Whether a row read with `surrogateescape` holds text only."""
     try:

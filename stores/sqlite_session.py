@@ -32,7 +32,7 @@ READ_SECONDS = 10.0
 
 _OLDEST_SQLITE = (3, 37, 0)
 _STEPS = 200_000
-_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"})
+NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"})
 
 _log = structlog.get_logger()
 
@@ -136,7 +136,7 @@ def open_sessions(path: Path, options: StoreOptions, synchronous: Synchronous) -
     """Open the file, make its tables where they are missing, and return a session that writes and one that reads."""
     path = path.absolute()
     try:
-        _check_surroundings(path)
+        check_surroundings(path)
     except OSError as error:  # a name that is too long, a folder that may not even be looked at
         raise StoreUnusable(f"{path} cannot be used: {error.strerror}") from error
     opened: list[sqlite3.Connection] = []
@@ -176,7 +176,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _check_surroundings(path: Path) -> None:
+def check_surroundings(path: Path) -> None:
+    """Raise StoreUnusable where no file could work here; OSError where not even that can be found out."""
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise StoreUnusable(f"SQLite {sqlite3.sqlite_version} is too old: 3.37 or newer is needed")
     folder = path.parent
@@ -192,7 +193,7 @@ def _check_surroundings(path: Path) -> None:
     if path.exists() and not os.access(path, os.R_OK | os.W_OK):
         raise StoreUnusable(f"{path} is not writable for this user")
     filesystem = filesystem_of(folder)
-    if filesystem in _NETWORK:
+    if filesystem in NETWORK:
         _log.warning(
             "SQLite on a network file system can lose data; use a local disk, or another store",
             path=str(path),

@@ -8,6 +8,7 @@
 """
 
 import re
+from collections.abc import Collection, Mapping
 from importlib.resources import files
 
 _HEADER = re.compile(r"^-- (name|fragment): (\w+)\s*$", re.MULTILINE)
@@ -15,24 +16,39 @@ _USE = re.compile(r"\{(\w+)\}")
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 
 
-def load_statements(dialect: str) -> dict[str, str]:
-    """All statements of a dialect, by name, with their fragments filled in."""
-    text = files("stores").joinpath("sql", f"{dialect}.sql").read_text(encoding="utf-8")
-    return parse_statements(text)
+def load_statements(
+    dialect: str, given: Mapping[str, str] | None = None, *, only: Collection[str] | None = None
+) -> dict[str, str]:
+    """All statements of a dialect, by name, with their fragments filled in; `only` some of them.
+
+    They stand in `sql/<dialect>.sql` and, if it is there, `sql/<dialect>_reading.sql`. `given` fragments are known
+    from the start, and win over those of the same name in the files.
+    """
+    folder = files("stores").joinpath("sql")
+    parts = [folder.joinpath(f"{dialect}{part}.sql") for part in ("", "_reading")]
+    text = "\n".join(part.read_text(encoding="utf-8") for part in parts if part.is_file())
+    return parse_statements(text, given, only=only)
 
 
-def parse_statements(text: str) -> dict[str, str]:
+def parse_statements(
+    text: str, given: Mapping[str, str] | None = None, *, only: Collection[str] | None = None
+) -> dict[str, str]:
     """Split a text at its header lines. A name that stands twice or an unknown fragment is an error."""
     _, *parts = _HEADER.split(text)
-    fragments: dict[str, str] = {}
+    given = given or {}
+    fragments = dict(given)
     statements: dict[str, str] = {}
+    names: set[str] = set()
     for kind, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        if name in statements or name in fragments:
+        if name in names:
             raise ValueError(f"statement {name} stands twice")
+        names.add(name)
+        if only is not None and name not in only:
+            continue
         bare = _COMMENT.sub("", body).strip()
         filled = _USE.sub(lambda use: fragments[use[1]], bare)
         if kind == "fragment":
-            fragments[name] = filled
+            fragments[name] = given.get(name, filled)
         else:
             statements[name] = filled.removesuffix(";")
     return statements

@@ -1,12 +1,11 @@
 """Opens an empty store of each kind for each test; `@pytest.mark.options(…)` sets StoreOptions for one test."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from queue_runtime.store import Store, StoreOptions
-from tests.backends import STORES, Opened, Plant
+from tests.backends import STORES, Opened, Place, Plant
 from tests.clock import Clock
 
 
@@ -15,11 +14,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(params=STORES)
-async def opened(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Opened]:
+async def opened(request: pytest.FixtureRequest, place: Place, clock: Clock) -> AsyncIterator[Opened]:
     """One kind of store, empty, on this test's clock."""
     mark = request.node.get_closest_marker("options")
     options = StoreOptions(now=clock, **(mark.kwargs if mark else {}))
-    async with STORES[request.param](tmp_path, options) as opened:
+    async with STORES[request.param](place, options) as opened:
         yield opened
 
 

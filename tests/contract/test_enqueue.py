@@ -115,9 +115,10 @@ async def test_nothing_to_enqueue_is_fine(store: Store) -> None:
     assert (await store.stats()).active == 0
 
 
-async def test_a_thousand_tasks_are_one_round_with_ids_in_a_row(store: Store) -> None:
+async def test_a_thousand_tasks_are_one_round_with_rising_ids(store: Store) -> None:
     ids = await add_plain(store, 1000)
-    assert ids == list(range(ids[0], ids[0] + 1000))
+    assert ids == sorted(set(ids))
+    assert len(ids) == 1000
     assert (await store.stats()).active == 1000
 
 

@@ -3,22 +3,21 @@
 import gc
 import logging
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from queue_runtime.server import Kind
 from queue_runtime.store import StoreOptions
-from tests.backends import STORES, Opened
+from tests.backends import STORES, Opened, Place
 from tests.clock import Clock
 from tests.http.house import House, Running, open_house, serve
 
 
 @pytest.fixture(params=sorted(STORES))
-async def opened(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[Opened]:
+async def opened(request: pytest.FixtureRequest, place: Place, clock: Clock) -> AsyncIterator[Opened]:
     """An empty store and the back door to its rows."""
-    async with STORES[request.param](tmp_path, StoreOptions(now=clock)) as opened:
+    async with STORES[request.param](place, StoreOptions(now=clock)) as opened:
         yield opened
 
 

@@ -1,6 +1,6 @@
 """Plays a random history to the reference store and to a real one, and compares everything after every step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Any
 
@@ -21,18 +21,23 @@ from tests.clock import Clock
 from tests.property.choices import CLASSES, HTTP_OWNERS, PAUSES, QUEUES, SECONDS, WAITS, new_task, outcome
 from tests.property.dice import Dice
 from tests.property.laws import Laws
+from tests.property.names import Names
 
 _calls = count(1)
 
 
 class History:
-    """One history: the two stores, what the callers of it know, and the log that a failure shows."""
+    """One history: the two stores, what the callers of it know, and the log that a failure shows.
+
+    All ids in it are the reference's.
+    """
 
     def __init__(self, reference: Opened, real: Opened, clock: Clock) -> None:
         self._reference = reference
         self._real = real
         self._clock = clock
         self._laws = Laws()
+        self._names = Names()
         self._ids: list[int] = []
         self._leases: list[Task] = []
         self._settlements: list[Settlement] = []
@@ -49,6 +54,7 @@ class History:
             await self._look_everywhere()
         except Exception as error:
             error.add_note("history:\n  " + "\n  ".join(self.log))
+            error.add_note(f"ids of the real store: {self._names}")
             raise
 
     # ---- both stores
@@ -57,14 +63,18 @@ class History:
         """Call both stores; the replies, or the errors, must be equal."""
         self.log.append(f"{method}{args}{options or ''}")
         wanted = await _reply(self._reference.store, method, args, options)
-        found = await _reply(self._real.store, method, args, options)
+        raw = await _reply(self._real.store, method, *self._names.call(args, options))
+        if method in ("enqueue", "enqueue_once"):
+            self._learn(_rows(wanted), _rows(raw))
+        found = self._names.reply(raw)
         self.log.append(f"    -> {found}")
         assert found == wanted, f"{method} answered {found}, not {wanted}"
         return found
 
     async def _compare(self) -> None:
         """The whole state, row by row."""
-        wanted, found = [await self._state(side.store) for side in (self._reference, self._real)]
+        wanted = await self._state(self._reference.store, self._ids)
+        found = self._names.reply(await self._state(self._real.store, [self._names.id(one) for one in self._ids]))
         for name, one, other in zip(("active", "archived", "history", "stats", "paused"), wanted, found, strict=True):
             assert other == one, f"{name} is {other}, not {one}"
         active, archived = found[0], found[1]
@@ -72,9 +82,17 @@ class History:
             self._laws.placed(task_id, row, ended)
         self._rows = {row.id: row for row in active if row is not None}
 
-    async def _state(self, store: Store) -> tuple[Any, ...]:
-        active, archived = await store.get(self._ids), await store.get_archived(self._ids)
-        return active, archived, await store.history(self._ids), await store.stats(), await store.paused()
+    async def _state(self, store: Store, ids: list[int]) -> list[Any]:
+        active, archived = await store.get(ids), await store.get_archived(ids)
+        return [active, archived, await store.history(ids), await store.stats(), await store.paused()]
+
+    def _learn(self, wanted: Sequence[Task], found: Sequence[Task]) -> None:
+        """Rows that both stores answered may be new ones."""
+        self._laws.created(found, self._names.real)
+        for one, other in zip(wanted, found, strict=False):  # what differs in number fails where it is compared
+            self._names.pair(one, other)
+        known = set(self._ids)
+        self._ids += dict.fromkeys(row.id for row in wanted if row.id not in known)
 
     async def _look_everywhere(self) -> None:
         """The lists, by every state and result; and the backlog."""
@@ -95,12 +113,10 @@ class History:
 
     async def enqueue(self, dice: Dice) -> None:
         new = [new_task(dice, self._clock.now) for _ in range(1 + dice.below(3))]
-        self._remember(await self._both("enqueue", new))
+        await self._both("enqueue", new)
 
     async def enqueue_once(self, dice: Dice) -> None:
-        row = await self._both("enqueue_once", dice.choose(("e1", "e2")), new_task(dice, self._clock.now))
-        if isinstance(row, Task):
-            self._remember([row])
+        await self._both("enqueue_once", dice.choose(("e1", "e2")), new_task(dice, self._clock.now))
 
     async def lease(self, dice: Dice) -> None:
         await self._lease(dice, {})
@@ -151,8 +167,10 @@ class History:
         replies = await self._both("settle", round_)
         self._laws.settled(round_, replies)
         self._settlements += round_
-        children: list[Task] = await self._reference.store.list_active(5000)
-        self._remember([row for row in sorted(children, key=lambda row: row.id) if row.id not in self._ids])
+        wanted = await _new_rows(self._reference.store, self._ids)
+        found = await _new_rows(self._real.store, self._names.real)
+        assert len(found) == len(wanted), f"{len(found)} follow-ups, not {len(wanted)}"
+        self._learn(wanted, found)
 
     async def cancel(self, dice: Dice) -> None:
         await self._both("cancel", self._some_ids(dice))
@@ -213,14 +231,10 @@ class History:
             task_id = dice.choose(sorted(self._rows))
             self._laws.overwritten(self._rows[task_id])
             self.log.append(f"somebody writes {owner}, {expires} into task {task_id}")
-            for side in (self._reference, self._real):
-                await side.plant(task_id, owner, expires)
+            await self._reference.plant(task_id, owner, expires)
+            await self._real.plant(self._names.id(task_id), owner, expires)
 
     # ---- choices
-
-    def _remember(self, rows: Sequence[Task]) -> None:
-        self._laws.created(rows, self._ids)
-        self._ids += [row.id for row in rows if row.id not in self._ids]
 
     def _id(self, dice: Dice) -> int:
         return dice.choose(self._ids) if self._ids else 1
@@ -260,12 +274,25 @@ class History:
         return row is not None and (row.lease_owner, row.lease_expires) == (task.lease_owner, task.lease_expires)
 
 
-async def _reply(store: Store, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+async def _reply(store: Store, method: str, args: Sequence[Any], options: dict[str, Any]) -> Any:
     """What the store answers; an error is an answer too."""
     try:
         return await getattr(store, method)(*args, **options)
     except QueueRuntimeError as error:
         return type(error), str(error)
+
+
+def _rows(reply: Any) -> list[Task]:
+    """The rows of an answer; an error has none."""
+    if isinstance(reply, Task):
+        return [reply]
+    return reply if isinstance(reply, list) else []
+
+
+async def _new_rows(store: Store, known: Collection[int]) -> list[Task]:
+    """Active rows that the history has not heard of, in the order of their ids."""
+    rows = await store.list_active(5000)
+    return sorted((row for row in rows if row.id not in known), key=lambda row: row.id)
 
 
 Step = Callable[[History, Dice], Any]

@@ -2,16 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
 T = TypeVar("T")
-
-IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Where files cost no disk. A crash of the machine is no part of these histories."""
 
 
 def play_many(

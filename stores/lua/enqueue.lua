@@ -1,0 +1,28 @@
+-- Adds tasks, all or none. use: base bell rows insert
+--
+-- In: now, floor of ids, caller, slot, sequence, number of tasks, each task (and its payload where it stands apart).
+-- Out: the time, the first id, the answers that are not the next id (insert.lua).
+-- A caller sends one sequence of a slot again until it is answered; what was answered is kept for that, until its next.
+local caller, slot, sequence = P .. 'caller:' .. ARGV[3], ARGV[4], tonumber(ARGV[5])
+local ANSWER_SECONDS = 600
+
+local kept = call('HGET', caller, slot)
+if kept then
+  local answer = cmsgpack.unpack(kept)
+  if answer[1] == sequence then
+    return { answer[2], answer[3], answer[4] }
+  end
+  if answer[1] > sequence then
+    return redis.error_reply('SUPERSEDED this slot has a later call')
+  end
+end
+
+local first, answers = insert(new_tasks(7, tonumber(ARGV[6])), tonumber(ARGV[2]))
+if not first then
+  return redis.error_reply('FULL no task ids left')
+end
+write()
+call('HSET', caller, slot, cmsgpack.pack({ sequence, now, first, answers }))
+call('EXPIRE', caller, ANSWER_SECONDS)
+ring()
+return { now, first, answers }

@@ -1,0 +1,63 @@
+-- The keys of a queue, its time, and calls with more values than fit on Lua's stack.
+--
+-- Every key begins with KEYS[1], which holds the hash tag: one queue is one slot. Ids are texts of ten digits.
+--   body     id -> what never changes: when and how it was enqueued, its lane, its payload (rows.lua has the layout)
+--   data     id -> a payload too long for the body
+--   hold     id -> ten digits of expiry (or ten dashes) and the owner; none: never leased, or given back untouched
+--   state    id -> counts, times, priority and spent receipts, once one of them is no longer as enqueued
+--   ended    id -> how it ended; a task with this is archived, one without is active
+--   active   ids of active tasks by priority       archive  ids of archived tasks by id     over  the same by time
+--   places   names of the sorted sets that an active task may stand in (see place_of)
+--   odd      active tasks that nobody may lease: parked, or an owner without an expiry
+--   failing  active tasks that have failed
+local P = KEYS[1]
+local BODY, DATA, HOLD, STATE, ENDED = P .. 'body', P .. 'data', P .. 'hold', P .. 'state', P .. 'ended'
+local ACTIVE, ARCHIVE, OVER = P .. 'active', P .. 'archive', P .. 'over'
+local PLACES, ODD, FAILING, PAUSES = P .. 'places', P .. 'odd', P .. 'failing', P .. 'pauses'
+local LAST_ID, KNOWN_KEYS, EVENTS, EVENT_TIMES = P .. 'last_id', P .. 'keys', P .. 'events', P .. 'event_times'
+
+local U32 = 4294967295
+local call, byte, sub, format = redis.call, string.byte, string.sub, string.format
+local now = tonumber(ARGV[1]) or tonumber(call('TIME')[1])
+
+-- Lua's stack takes just under 8,000 values. An even number, so that pairs stay together.
+local STEP = 5000
+
+-- A writing command with all these values.
+local function spread(command, key, values)
+  for first = 1, #values, STEP do
+    call(command, key, unpack(values, first, math.min(first + STEP - 1, #values)))
+  end
+end
+
+-- What a command answers for each of these fields.
+local function fetch(command, key, fields)
+  if #fields == 0 then
+    return {}
+  end
+  local found = call(command, key, unpack(fields, 1, math.min(STEP, #fields)))
+  for first = STEP + 1, #fields, STEP do
+    for _, value in ipairs(call(command, key, unpack(fields, first, math.min(first + STEP - 1, #fields)))) do
+      found[#found + 1] = value
+    end
+  end
+  return found
+end
+
+-- The list of this name, which is made when it is new.
+local function listed(lists, name)
+  local list = lists[name]
+  if not list then
+    list = {}
+    lists[name] = list
+  end
+  return list
+end
+
+local function set_of(list)
+  local set = {}
+  for _, value in ipairs(list) do
+    set[value] = true
+  end
+  return set
+end

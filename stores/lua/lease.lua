@@ -1,0 +1,216 @@
+-- Takes rows, phase by phase, and answers them with their payloads. use: base rows lanes
+--
+-- In: now, owner, limit, seconds, patience, max_lost, 1 for due rows first, most bytes of payload, and (msgpack) which
+-- rows: classes, classes left out, queues, ids, ids left out; false: all.
+-- Out: the expiry, all ids as one text, their bodies; then, each after its number in that order: states, expiries
+-- that differ, payloads that stand apart.
+local owner, limit, expires = ARGV[2], tonumber(ARGV[3]), now + tonumber(ARGV[4])
+local patience, max_lost, due_first = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
+local max_bytes = tonumber(ARGV[8])
+local classes, without_classes, queues, only, without = unpack(cmsgpack.unpack(ARGV[9]))
+local WINDOW = 1000
+
+local passes = lane_filter(classes, without_classes, queues)
+local skip = set_of(without)
+
+-- Ids by priority then id. Few priorities and plain numbers, which Lua sorts fastest.
+local function by_priority(ids, priorities)
+  local groups, levels = {}, {}
+  for at, id in ipairs(ids) do
+    local priority = tonumber(priorities[at])
+    if priority then
+      if not groups[priority] then
+        groups[priority] = {}
+        levels[#levels + 1] = priority
+      end
+      table.insert(groups[priority], tonumber(id))
+    end
+  end
+  table.sort(levels)
+  local sorted = {}
+  for _, priority in ipairs(levels) do
+    table.sort(groups[priority])
+    for _, id in ipairs(groups[priority]) do
+      sorted[#sorted + 1] = format('%010d', id)
+    end
+  end
+  return sorted
+end
+
+-- An index entry without a task is taken out, not handed out.
+local function drop(id, place)
+  if call('HEXISTS', BODY, id) == 0 then
+    later('ZREM', P .. place, id)
+  end
+end
+
+local function due_ids(timed)
+  local ids, places = merge(timed, WINDOW, skip)
+  local priorities = fetch('ZMSCORE', ACTIVE, ids)
+  for at, priority in ipairs(priorities) do
+    if not priority then
+      drop(ids[at], places[at])
+    end
+  end
+  return by_priority(ids, priorities)
+end
+
+-- The two phases of named ids: they are few enough to be read whole.
+local function named_ids()
+  local wanted, fresh, fresh_priorities, due = {}, {}, {}, {}
+  for _, id in ipairs(only) do
+    if not skip[id] then
+      wanted[#wanted + 1] = id
+    end
+  end
+  local _, rows = load(wanted)
+  for _, row in ipairs(rows) do
+    if row.active and row.was and passes(row.lane) then
+      local kind = sub(row.was, 1, 1)
+      if kind == 'R' then
+        fresh[#fresh + 1] = row.id
+        fresh_priorities[#fresh_priorities + 1] = row.priority
+      elseif row.expires <= now - grace_of(kind, patience) then
+        due[#due + 1] = row
+      end
+    end
+  end
+  table.sort(due, function(one, other)
+    return one.expires < other.expires or (one.expires == other.expires and one.id < other.id)
+  end)
+  local ids, priorities = {}, {}
+  for at = 1, math.min(#due, WINDOW) do
+    ids[at], priorities[at] = due[at].id, due[at].priority
+  end
+  return by_priority(fresh, fresh_priorities), by_priority(ids, priorities)
+end
+
+-- ---- taking
+
+local ids, bodies, states, expiries, payloads, apart = {}, {}, {}, {}, {}, {}
+local bytes, full = 0, false
+local kind_taken = is_worker(owner) and 'W:' or 'H:'
+
+-- Count the bytes of one more payload; false: they are too many, and nothing more is taken.
+local function fits(id, body)
+  local size
+  if byte(body, 13) % 2 == APART then
+    size = call('HSTRLEN', DATA, id)
+  else
+    size = #body - head_size(body)
+  end
+  full = #ids > 0 and bytes + size > max_bytes
+  bytes = bytes + size
+  return not full
+end
+
+local function take(id, body, state, until_)
+  local number = #ids + 1
+  ids[number], bodies[number] = id, body
+  if state then
+    states[#states + 1] = format('%d', number - 1)
+    states[#states + 1] = state
+  end
+  if until_ ~= expires then
+    expiries[#expiries + 1] = format('%d', number - 1)
+    expiries[#expiries + 1] = format('%d', until_)
+  end
+  if byte(body, 13) % 2 == APART then
+    apart[#apart + 1] = number
+  end
+end
+
+-- A row that nobody ever had, or that was given back untouched: nothing of it but its place changes.
+local function take_fresh(id, body, state)
+  local until_ = state and first_unspent(sub(state, 21), owner, expires) or expires
+  leave(id, 'R:' .. lane_of(body))
+  enter(id, kind_taken .. lane_of(body), until_)
+  later('HSET', HOLD, id, hold_of(owner, until_))
+  take(id, body, state, until_)
+end
+
+-- A row whose time has come. One of our workers that lets a lease run out has lost the run, and some tasks kill theirs.
+local function take_due(row)
+  local lost = is_worker(row.owner)
+  if lost then
+    row.lost = row.lost + 1
+    if row.lost >= max_lost then
+      remember(row, 'lost', '0', 'worker lost', '')
+      archive(row, 1, '0')
+      return
+    end
+  end
+  if not fits(row.id, row.body) then
+    return
+  end
+  if lost then
+    remember(row, 'lost', '0', 'worker lost', '')
+  end
+  row.owner, row.expires = owner, first_unspent(row.spent, owner, expires)
+  put(row)
+  local state = state_of(row)
+  take(row.id, row.body, (row.had_state or lost) and state, row.expires)
+end
+
+-- Take from rows in their order until a bound is met. `fresh`: the places of ready ones; nil: due ones.
+local function fill(candidates, fresh)
+  local at = 1
+  while at <= #candidates and #ids < limit and not full do
+    local slice = {}
+    for number = at, math.min(at + limit - #ids - 1, #candidates) do
+      slice[#slice + 1] = candidates[number]
+    end
+    at = at + #slice
+    local found, held = fetch('HMGET', BODY, slice), fresh and {} or fetch('HMGET', HOLD, slice)
+    local changed_states = fetch('HMGET', STATE, slice)
+    for number, id in ipairs(slice) do
+      local body = found[number]
+      if full then
+        break
+      elseif body and fresh then
+        if fits(id, body) then
+          take_fresh(id, body, changed_states[number])
+        end
+      elseif body then
+        take_due(active_row(id, body, held[number], changed_states[number]))
+      elseif fresh then
+        drop(id, fresh[at - #slice + number - 1])
+      end
+    end
+  end
+end
+
+local fresh, timed
+if only then
+  local due
+  fresh, due = named_ids()
+  if due_first then
+    fill(due)
+  end
+  fill(fresh, {})
+  if not due_first then
+    fill(due)
+  end
+else
+  fresh, timed = sources_of(passes, patience)
+  if due_first then
+    fill(due_ids(timed))
+  end
+  if #ids < limit and not full then
+    fill(merge(fresh, limit - #ids, skip))
+  end
+  if not due_first and #ids < limit and not full then
+    fill(due_ids(timed))
+  end
+end
+write()
+
+local taken_apart = {}
+for at, number in ipairs(apart) do
+  taken_apart[at] = ids[number]
+end
+for at, payload in ipairs(fetch('HMGET', DATA, taken_apart)) do
+  payloads[#payloads + 1] = format('%d', apart[at] - 1)
+  payloads[#payloads + 1] = payload
+end
+return { format('%d', expires), table.concat(ids), bodies, states, expiries, payloads }

@@ -1,0 +1,251 @@
+"""The store on Phorge's own tables: native PHP may enqueue, and even run tasks, on the same rows at the same time.
+
+What it keeps beside Phorge's columns is in the companion database. The rules are in `ledger`, `settling` and
+`operating`; how rows are locked and written in the modules beside this; the statements in `sql/mysql.sql`.
+"""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import anyio
+
+from queue_runtime.errors import InvalidRequest
+from queue_runtime.store import Order, StoreOptions
+from queue_runtime.task import (
+    MAX_EVENT_ID_BYTES,
+    MAX_LEASE_LIMIT,
+    MAX_LEASE_SECONDS,
+    U32,
+    ArchivedTask,
+    Attempt,
+    Backlog,
+    Complete,
+    Fail,
+    Lease,
+    NewTask,
+    Pause,
+    QueueStats,
+    Settled,
+    Settlement,
+    SweepReport,
+    Task,
+    TaskFilter,
+    Verdict,
+    check_bytes,
+    check_outcome,
+    check_owner,
+    check_range,
+)
+from queue_runtime.wire import event_digest
+from stores import mysql_lists, mysql_settle, mysql_sweep, operating
+from stores.ledger import Ledger
+from stores.mysql_candidates import Candidates
+from stores.mysql_changes import Changes
+from stores.mysql_enqueue import Enqueue, EnqueueOnce
+from stores.mysql_lease import LeaseRequest, lease, read_pauses
+from stores.mysql_pool import Pool
+from stores.mysql_session import Session, Sessions
+from stores.mysql_settings import MysqlSettings
+
+T = TypeVar("T")
+
+
+class MysqlStore:
+    """The Store protocol on one namespace of one server."""
+
+    def __init__(self, sessions: Sessions, options: StoreOptions) -> None:
+        self._sessions = sessions
+        self._changes = Changes(options)
+        self._candidates = Candidates()
+
+    async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
+        tasks = list(tasks)
+        if not tasks:
+            return []
+        answers = await Enqueue(self._sessions, tasks).run()
+        self._changes.ring()
+        return answers
+
+    async def enqueue_once(self, event_id: str, task: NewTask, *, digest: str | None = None) -> Task:
+        check_bytes("event_id", event_id, MAX_EVENT_ID_BYTES)
+        same = event_digest(task) if digest is None else digest
+        (answer,) = await EnqueueOnce(self._sessions, event_id, same, task).run()
+        self._changes.ring()
+        return answer
+
+    async def lease(
+        self,
+        owner: str,
+        limit: int,
+        seconds: int,
+        *,
+        classes: Collection[str] | None = None,
+        without_classes: Collection[str] = (),
+        queues: Collection[str] | None = None,
+        only: Collection[int] | None = None,
+        without: Collection[int] = (),
+        due_first: bool = False,
+        order: Order = "strict",
+    ) -> list[Task]:
+        check_owner(owner)
+        check_range("seconds", seconds, 1, MAX_LEASE_SECONDS)
+        request = LeaseRequest(
+            owner=owner,
+            limit=min(limit, MAX_LEASE_LIMIT),
+            seconds=seconds,
+            classes=classes,
+            without_classes=without_classes,
+            queues=queues,
+            only=only,
+            without=without,
+            due_first=due_first,
+        )
+        tasks = await self._sessions.play("lease", lambda session: lease(session, request, self._candidates))
+        if tasks:
+            self._changes.wrote()
+        return tasks
+
+    async def renew(self, leases: Sequence[Lease], seconds: int) -> list[Task | None]:
+        check_range("seconds", seconds, 1, MAX_LEASE_SECONDS)
+        leases = list(leases)
+        return await mysql_settle.renew(self._sessions, leases, seconds) if leases else []
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        settlements = list(settlements)
+        for settlement in settlements:
+            check_outcome(settlement.outcome)
+        if not settlements:
+            return []
+        settled = await self._sessions.play("settle", mysql_settle.Settle(settlements).work)
+        self._changes.wrote()
+        if any(map(_rings, settlements, settled)):
+            self._changes.ring()
+        return settled
+
+    async def cancel(self, task_ids: Sequence[int]) -> list[ArchivedTask | None]:
+        answers = await self._change("cancel", task_ids, operating.cancel)
+        found = {row.id: row for answer in answers for row in answer if row is not None}
+        return [found.pop(task_id, None) for task_id in task_ids]
+
+    async def awaken(self, task_ids: Sequence[int]) -> int:
+        return sum(await self._change("awaken", task_ids, lambda ledger, _: operating.awaken(ledger)))
+
+    async def free(self, task_ids: Sequence[int]) -> int:
+        return sum(await self._change("free", task_ids, lambda ledger, _: operating.free(ledger)))
+
+    async def priority(self, task_ids: Sequence[int], priority: int) -> int:
+        check_range("priority", priority, 0, U32)
+        answers = await self._change("priority", task_ids, lambda ledger, _: operating.set_priority(ledger, priority))
+        return sum(answers)
+
+    async def delay(self, task_ids: Sequence[int], until: int) -> int:
+        check_range("delay_until", until, 1, U32)
+        return sum(await self._change("delay", task_ids, lambda ledger, _: operating.delay(ledger, until)))
+
+    async def _change(self, operation: str, task_ids: Sequence[int], rule: mysql_settle.Rule[T]) -> list[T]:
+        answers = await mysql_settle.change(self._sessions, operation, task_ids, rule)
+        self._changes.ring()
+        return answers
+
+    async def retry(self, task_ids: Sequence[int], *, repeat: bool = False) -> list[Task | None]:
+        revived = await mysql_settle.retry(self._sessions, list(task_ids), repeat=repeat)
+        self._changes.ring()
+        return revived
+
+    async def pause(self, pause: Pause) -> None:
+        await self._sessions.play("pause", lambda session: _write_pause(session, "pause", pause))
+
+    async def resume(self, pause: Pause) -> bool:
+        lifted = await self._sessions.play("resume", lambda session: _write_pause(session, "resume", pause))
+        self._changes.ring()
+        return lifted
+
+    async def paused(self) -> list[Pause]:
+        return await self._sessions.play("paused", read_pauses)
+
+    async def sweep(self, limit: int) -> SweepReport:
+        return await self._sessions.play("sweep", lambda session: mysql_sweep.sweep(session, limit, self._cursor))
+
+    async def get(self, task_ids: Sequence[int]) -> list[Task | None]:
+        ids = list(task_ids)
+        return await self._sessions.play("get", lambda session: mysql_lists.get(session, ids))
+
+    async def get_archived(self, task_ids: Sequence[int]) -> list[ArchivedTask | None]:
+        ids = list(task_ids)
+        return await self._sessions.play("get_archived", lambda session: mysql_lists.get_archived(session, ids))
+
+    async def list_active(
+        self,
+        limit: int,
+        *,
+        offset: int = 0,
+        after: tuple[int, int] | None = None,
+        where: TaskFilter = TaskFilter(),
+    ) -> list[Task]:
+        return await self._sessions.play(
+            "list_active", lambda session: mysql_lists.list_active(session, limit, offset, after, where)
+        )
+
+    async def list_archived(
+        self, limit: int, *, before: int | None = None, where: TaskFilter = TaskFilter()
+    ) -> list[ArchivedTask]:
+        return await self._sessions.play(
+            "list_archived", lambda session: mysql_lists.list_archived(session, limit, before, where)
+        )
+
+    async def history(self, task_ids: Sequence[int]) -> list[list[Attempt]]:
+        ids = list(task_ids)
+        return await self._sessions.play("history", lambda session: mysql_lists.history(session, ids))
+
+    async def stats(self) -> QueueStats:
+        return await self._sessions.play("stats", mysql_lists.stats)
+
+    async def backlog(self) -> list[Backlog]:
+        return await self._sessions.play("backlog", mysql_lists.backlog)
+
+    async def operations(self) -> dict[str, object]:
+        return await self._sessions.play("operations", mysql_lists.operations)
+
+    async def ping(self) -> None:
+        await self._sessions.play("ping", _read_counter)
+
+    async def changed(self, timeout: float) -> bool:
+        return await self._changes.wait(self._sessions, timeout)
+
+
+def _rings(settlement: Settlement, settled: Settled) -> bool:
+    """Whether the outcome made work leasable, now or later."""
+    if settled.verdict is not Verdict.SETTLED:
+        return False
+    outcome = settlement.outcome
+    if isinstance(outcome, Complete):
+        return bool(outcome.followups)
+    return not isinstance(outcome, Fail)
+
+
+async def _write_pause(session: Session, statement: str, pause: Pause) -> bool:
+    if not session.server.companion:
+        raise InvalidRequest("kind", "a pause needs the companion database, which this account has not")
+    (answer,) = await session.trip(session.fill(statement, kind=pause.kind.value, name=pause.name))
+    return answer.affected > 0
+
+
+async def _read_counter(session: Session) -> None:
+    await session.rows("time", now=session.now)
+
+
+@asynccontextmanager
+async def open_store(
+    settings: MysqlSettings, options: StoreOptions = StoreOptions(), *, skip_locked: bool = True
+) -> AsyncIterator[MysqlStore]:
+    """Open the store. The server need not be there yet: each call says so by StoreUnavailable until it is.
+
+    `skip_locked` False forbids SKIP LOCKED even where the server has it.
+    """
+    pool = Pool(settings, options, skip_locked=skip_locked)
+    try:
+        yield MysqlStore(Sessions(pool, options), options)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await pool.close()

@@ -1,0 +1,147 @@
+"""The only module that knows aiomysql and asyncmy: one connection, one trip, the results of all its statements.
+
+Both drivers read rows in the text protocol. aiomysql is the default; asyncmy (extra `fast`) decodes them several
+times faster.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Sequence
+from secrets import token_hex
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from pymysql.constants import CLIENT
+
+from stores.mysql_errors import translate
+from stores.mysql_settings import MysqlSettings
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+"""As the driver gives it: text as str, VARBINARY as bytes. Goes no further than the stores/mysql modules."""
+
+TRIP_SECONDS = 30.0
+"""Longest time for one trip. Beyond it the server hangs or the network swallows packets."""
+
+_FLAGS = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
+
+
+class Answer(Struct, frozen=True):
+    """What one statement answered. `insert_id` is LAST_INSERT_ID() of an insert."""
+
+    rows: Sequence[Row]
+    affected: int
+    insert_id: int
+
+
+class Connection:
+    """One connection in autocommit. After any error or cancellation in `run` it is closed: nobody knows its state."""
+
+    def __init__(self, raw: Any, cursor_kind: type[Any]) -> None:
+        self._raw = raw
+        self._cursor_kind = cursor_kind
+        self.closed = False
+        self.in_transaction = False
+        self.name = f"qr:{token_hex(12)}"
+
+    async def run(self, sql: str, *, seconds: float = TRIP_SECONDS) -> list[Answer]:
+        """Send statements, joined by `;`, in one trip. Raises ServerError.
+
+        An error leaves earlier statements of the trip done, and a transaction open unless the connection closes.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._run(sql)
+        except Exception as error:
+            failure = translate(error)
+            if failure is None:
+                self.abort()
+                raise
+            if failure.connection_lost:
+                self.abort()
+            raise failure from error
+        except BaseException:
+            self.abort()
+            raise
+
+    async def _run(self, sql: str) -> list[Answer]:
+        cursor = self._cursor_kind(self._raw)
+        await cursor.execute(sql)
+        answers = []
+        while True:
+            answers.append(Answer(await cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0))
+            if not await cursor.nextset():
+                return answers
+
+    def abort(self) -> None:
+        """Close without a word: the server rolls back what was open."""
+        if not self.closed:
+            self.closed = True
+            self._raw.close()
+
+    async def close(self) -> None:
+        """Say goodbye and close."""
+        if not self.closed:
+            self.closed = True
+            try:
+                async with asyncio.timeout(1):
+                    await self._raw.ensure_closed()
+            except (OSError, TimeoutError):
+                self._raw.close()
+
+
+async def connect(settings: MysqlSettings) -> Connection:
+    """Open a connection. Raises ServerError."""
+    try:
+        async with asyncio.timeout(settings.connect_seconds):
+            return await (_asyncmy(settings) if settings.driver == "asyncmy" else _aiomysql(settings))
+    except Exception as error:
+        failure = translate(error, connecting=True)
+        if failure is None:
+            raise
+        raise failure from error
+
+
+async def _aiomysql(settings: MysqlSettings) -> Connection:
+    import aiomysql  # noqa: PLC0415  only the chosen driver is loaded
+
+    class QuietCursor(aiomysql.Cursor):  # type: ignore[misc]
+        """Asks for no warnings: each would cost a trip."""
+
+        async def _show_warnings(self, conn: object) -> None:
+            return None
+
+    return Connection(await _opened(aiomysql.connect(**_arguments(settings), db=None)), QuietCursor)
+
+
+async def _asyncmy(settings: MysqlSettings) -> Connection:
+    import asyncmy  # noqa: PLC0415
+    from asyncmy.cursors import Cursor  # noqa: PLC0415
+
+    class QuietCursor(Cursor):
+        async def _show_warnings(self) -> None:
+            return None
+
+    return Connection(await _opened(asyncmy.connect(**_arguments(settings))), QuietCursor)
+
+
+async def _opened(opening: Awaitable[T]) -> T:
+    return await opening
+
+
+def _arguments(settings: MysqlSettings) -> dict[str, Any]:
+    context = None
+    if settings.tls_ca is not None:
+        context = ssl.create_default_context(cafile=str(settings.tls_ca))
+    return {
+        "host": settings.host,
+        "port": settings.port,
+        "unix_socket": settings.socket,
+        "user": settings.user,
+        "password": settings.password,
+        "charset": "utf8mb4",
+        "client_flag": _FLAGS,
+        "autocommit": True,
+        "connect_timeout": settings.connect_seconds,
+        "ssl": context,
+    }

@@ -1,0 +1,217 @@
+"""Enqueueing on MySQL: ids as one block beforehand, then payloads and rows in one transaction of two trips."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from queue_runtime.errors import EventConflict, InvalidRequest, StoreUnavailable
+from queue_runtime.task import DEFAULT_PRIORITY, NewTask, Sentinel, Task
+from stores.answers import answer_text, answered_task
+from stores.mysql_errors import Kind, ServerError
+from stores.mysql_inbox import inbox_task, inbox_text
+from stores.mysql_rows import Phids
+from stores.mysql_session import Session, Sessions, Undecided
+from stores.mysql_text import Sql, literal, row_literal
+
+_EXTRAS = {"queue": "a queue", "idempotency_key": "an idempotency key", "max_attempts": "a maximum of attempts"}
+_TRIES = 3
+
+Prioritised = Sequence[tuple[NewTask, int]]
+"""Tasks, each with the priority it gets when it names none."""
+
+
+class Insertion(Struct, frozen=True):
+    """What a transaction has to send, and what its tasks will be."""
+
+    answers: list[Task]
+    fresh: list[Task]
+    statements: list[str]
+
+
+class Enqueue:
+    """One call, and what was tried of it: the ids of a try are its identity."""
+
+    def __init__(self, sessions: Sessions, tasks: Sequence[NewTask]) -> None:
+        self._sessions = sessions
+        self._tasks: Prioritised = [(task, DEFAULT_PRIORITY) for task in tasks]
+        self._tried: Insertion | None = None
+        self._collided = False
+
+    async def run(self) -> list[Task]:
+        """The rows. Where the answer of the COMMIT is lost it looks for them, so that nothing is inserted twice."""
+        tries = 0
+        while True:
+            try:
+                return await self._sessions.play("enqueue", self._work)
+            except Undecided as doubt:
+                tries += 1
+                if tries == _TRIES:
+                    raise
+                await self._sessions.bury(doubt)
+
+    async def _work(self, session: Session) -> list[Task]:
+        tried, self._tried = self._tried, None
+        if tried is not None and await _is_there(session, tried):
+            return tried.answers
+        if self._collided:
+            await session.trip(session.fill("lift_counter"))
+        known = await known_answers(session, self._tasks)
+        count = new_rows(self._tasks, known)
+        first_id, now = await session.draw_ids(count) if count else (0, 0)
+        await session.begin()
+        insertion = await insert(session, self._tasks, known, first_id, now)
+        try:
+            await session.commit(*insertion.statements, *self._last(session, insertion))
+        except ServerError as error:
+            if session.committing and error.kind is Kind.LOST:
+                self._tried = insertion
+            self._collided = self._collided or error.kind is Kind.DUPLICATE
+            raise again_if_taken(error) from error
+        return insertion.answers
+
+    def _last(self, session: Session, insertion: Insertion) -> list[str]:
+        """Statements that complete the transaction."""
+        return []
+
+
+class EnqueueOnce(Enqueue):
+    """The task of an event, inserted together with the receipt of the event."""
+
+    def __init__(self, sessions: Sessions, event_id: str, digest: str, task: NewTask) -> None:
+        super().__init__(sessions, [task])
+        self._event_id = event_id
+        self._digest = digest
+
+    async def _work(self, session: Session) -> list[Task]:
+        server = session.server
+        if not (server.inbox or server.companion):
+            raise StoreUnavailable("enqueue_once", "receipts of events need the companion database")
+        event_id = self._event_id.encode()
+        found = await session.rows("find_inbox" if server.inbox else "find_event", event_id=event_id)
+        if not found:
+            return await super()._work(session)
+        digest, answer = found[0]
+        if digest != self._digest:
+            raise EventConflict(self._event_id)
+        return [inbox_task(answer) if server.inbox else answered_task(answer)]
+
+    def _last(self, session: Session, insertion: Insertion) -> list[str]:
+        in_inbox = session.server.inbox
+        (answer,) = insertion.answers
+        return [
+            session.fill(
+                "insert_inbox" if in_inbox else "insert_event",
+                event_id=self._event_id.encode(),
+                digest=self._digest,
+                answer=inbox_text(answer) if in_inbox else answer_text(answer),
+            )
+        ]
+
+
+async def _is_there(session: Session, insertion: Insertion) -> bool:
+    """Whether it was committed: a round is whole or not at all, so one fresh row tells."""
+    return not insertion.fresh or bool(await session.rows("exists_task", id=insertion.fresh[-1].id))
+
+
+def again_if_taken(error: ServerError) -> ServerError:
+    """A key, an event or an id that somebody else has inserted meanwhile: played again, the transaction sees it."""
+    return ServerError(Kind.REPLAY, error.number, str(error)) if error.kind is Kind.DUPLICATE else error
+
+
+async def known_answers(session: Session, tasks: Prioritised) -> dict[str, Task]:
+    """What the keys among these were answered before. Raises InvalidRequest for an extra that has no place."""
+    if not session.server.companion:
+        _refuse_extras(tasks)
+        return {}
+    keys = {new.idempotency_key.encode() for new, _ in tasks if new.idempotency_key is not None}
+    if not keys:
+        return {}
+    found = await session.rows("find_keys", keys=Sql(",".join(literal(key) for key in keys)))
+    return {key.decode(): answered_task(answer) for key, answer in found}
+
+
+def _refuse_extras(tasks: Prioritised) -> None:
+    for task, _ in tasks:
+        for field, words in _EXTRAS.items():
+            if getattr(task, field) is not None:
+                raise InvalidRequest(field, f"{words} needs the companion database, which this account has not")
+
+
+def new_rows(tasks: Prioritised, known: dict[str, Task]) -> int:
+    """How many ids these need."""
+    keyless = sum(new.idempotency_key is None for new, _ in tasks)
+    return keyless + len({new.idempotency_key for new, _ in tasks} - known.keys() - {None})
+
+
+async def insert(session: Session, tasks: Prioritised, known: dict[str, Task], first_id: int, now: int) -> Insertion:
+    """Insert the payloads in the open transaction; what is left to send, with ids from `first_id` on."""
+    fresh: list[NewTask] = []
+    keys: set[str] = set()
+    for new, _ in tasks:
+        if new.idempotency_key is None:
+            fresh.append(new)
+        elif new.idempotency_key not in known and new.idempotency_key not in keys:
+            keys.add(new.idempotency_key)
+            fresh.append(new)
+    if not fresh:
+        return Insertion([known[new.idempotency_key or ""] for new, _ in tasks], [], [])
+    payloads = Sql(",".join([f"({literal(new.data)})" for new in fresh]))
+    (answer,) = await session.trip(session.fill("insert_payloads", rows=payloads))
+    return _build(session, tasks, known, first_id, answer.insert_id, now)
+
+
+def _build(  # noqa: PLR0917  one caller, just above
+    session: Session, tasks: Prioritised, known: dict[str, Task], next_id: int, data_id: int, now: int
+) -> Insertion:
+    queue_for, step = session.options.routes.queue_for, session.server.step
+    answers: list[Task] = []
+    fresh: list[Task] = []
+    extras: list[str] = []
+    keys: list[str] = []
+    answered = dict(known)
+    for new, default_priority in tasks:
+        key = new.idempotency_key
+        if key is not None and (answer := answered.get(key)) is not None:
+            answers.append(answer)
+            continue
+        answer = Task(
+            id=next_id,
+            task_class=new.task_class,
+            data_id=data_id,
+            priority=default_priority if new.priority is None else new.priority,
+            date_created=now,
+            date_modified=now,
+            lease_owner=None if new.delay_until is None else Sentinel.DELAY.value,
+            lease_expires=new.delay_until,
+            object_phid=new.object_phid,
+            container_phid=new.container_phid,
+            queue=queue_for(new.task_class) if new.queue is None else new.queue,
+            idempotency_key=key,
+            max_attempts=new.max_attempts,
+        )
+        answers.append(answer)
+        fresh.append(answer)
+        raw_key = None if key is None else key.encode()
+        if raw_key is not None or new.queue is not None or new.max_attempts is not None:
+            extras.append(row_literal((next_id, now, new.queue, raw_key, new.max_attempts)))
+        if key is not None:
+            answered[key] = answer
+            keys.append(row_literal((raw_key, next_id, now, answer_text(answer))))
+        next_id += 1
+        data_id += step
+    statements = [session.fill("insert_tasks", rows=Sql(",".join([active_literal(task) for task in fresh])))]
+    if extras:
+        statements.append(session.fill("insert_extras", rows=Sql(",".join(extras))))
+    if keys:
+        statements.append(session.fill("insert_keys", rows=Sql(",".join(keys))))
+    return Insertion(answers, fresh, statements)
+
+
+def active_literal(task: Task, phids: Phids | None = None) -> str:
+    """An active row as SQL, in the order of insert_tasks. `phids` are the stored bytes, where they are known."""
+    object_phid, container_phid = phids or (task.object_phid, task.container_phid)
+    return (
+        f"({task.id},{literal(task.task_class)},{literal(task.lease_owner)},{literal(task.lease_expires)},"
+        f"{task.failure_count},{task.data_id},{literal(task.failure_time)},{task.priority},"
+        f"{literal(object_phid)},{task.date_created},{task.date_modified},{literal(container_phid)})"
+    )

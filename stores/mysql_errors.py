@@ -1,0 +1,162 @@
+"""What the server's errors mean for a caller, in one place. Numbers are those of MySQL and MariaDB."""
+
+from enum import StrEnum
+
+from queue_runtime.errors import QueueRuntimeError, StoreFull, StoreUnavailable
+
+
+class Kind(StrEnum):
+    """What to do about an error."""
+
+    REPLAY = "replay"
+    """The transaction is (or must be) rolled back; the same one may go through at once."""
+
+    LOST = "lost"
+    """The connection is gone. What had not been committed is rolled back."""
+
+    READ_ONLY = "read-only"
+    """The server takes no writes now, as during a failover; another connection may lead to another server."""
+
+    DUPLICATE = "duplicate"
+    """A unique key is there already."""
+
+    FULL = "full"
+    AWAY = "away"
+    """Not now, and for a reason that an operator should read."""
+
+
+_REPLAY = {
+    1213: "deadlock",
+    1205: "a row or the id counter was locked by somebody else for too long",
+    1020: "a row changed since the snapshot",
+    1479: "transaction forced to roll back",
+    1614: "transaction branch was rolled back",
+    3572: "lock not available at once",
+}
+_LOST = {
+    0: "not connected",
+    1053: "the server is shutting down",
+    1077: "the server is shutting down",
+    1079: "the server is shutting down",
+    1158: "network error",
+    1159: "network time-out",
+    1160: "network error",
+    1161: "network time-out",
+    1184: "the connection was aborted",
+    1927: "the connection was killed",
+    2000: "unknown client error",
+    2003: "cannot connect",
+    2002: "cannot connect",
+    2006: "the server has gone away",
+    2013: "the connection was lost",
+    2014: "the connection is out of step",
+    2027: "malformed packet",
+    2055: "the connection was lost",
+    3159: "TLS is required",
+    4031: "the server closed an idle connection",
+}
+_READ_ONLY = {1290, 1792, 1836, 3100}
+_FULL = {1021, 1114, 3675}
+_AWAY = {
+    1040: "too many connections",
+    1203: "too many connections of this user",
+    1226: "the account has used up its allowance",
+    1317: "it was interrupted",
+    1969: "it took too long and was stopped",
+    3024: "it took too long and was stopped",
+    1044: "access denied",
+    1045: "access denied",
+    1142: "access denied",
+    1143: "access denied",
+    1227: "access denied",
+    1698: "access denied",
+    1049: "the database does not exist",
+    1146: "a table does not exist",
+    1054: "a column does not exist",
+    1932: "a table does not exist in the engine",
+    1030: "the storage engine reported an error",
+    1037: "the server is out of memory",
+    1038: "the server is out of memory",
+    1041: "the server is out of memory",
+    1105: "the server reported an error",
+    1153: "a statement is larger than max_allowed_packet",
+    1815: "the server reported an internal error",
+    2012: "the login failed",
+    2026: "TLS could not be set up",
+    2049: "the login method is not supported",
+    2054: "the character set is not supported",
+    2059: "the login method is not supported",
+    2061: "the login method needs TLS",
+}
+DUPLICATE = 1062
+PACKET_TOO_LARGE = 1153
+MISSING = frozenset({1049, 1146, 1054, 1932})
+"""Numbers that say that the schema is not as it was when it was last looked at."""
+
+DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1698})
+
+
+class ServerError(Exception):
+    """An error of the server or the connection, sorted by what to do about it."""
+
+    def __init__(self, kind: Kind, number: int, sentence: str) -> None:
+        super().__init__(f"{sentence} ({number})" if number else sentence)
+        self.kind = kind
+        self.number = number
+
+    @property
+    def connection_lost(self) -> bool:
+        """Whether the connection cannot be used any more."""
+        return self.kind in {Kind.LOST, Kind.READ_ONLY}
+
+
+def translate(error: Exception, *, connecting: bool = False) -> ServerError | None:
+    """The error sorted; None: it is a fault of our own and should be seen as it is."""
+    if isinstance(error, ServerError):
+        return error
+    number = _number(error)
+    if number is not None:
+        return _sorted(number, _text(error))
+    if isinstance(error, TimeoutError):
+        return ServerError(Kind.LOST, 0, "no answer in time")
+    if isinstance(error, OSError | EOFError):  # IncompleteReadError is an EOFError
+        return ServerError(Kind.LOST, 0, str(error) or type(error).__name__)
+    if connecting and isinstance(error, RuntimeError):  # a driver's word for a login it cannot do
+        return ServerError(Kind.AWAY, 0, str(error))
+    if type(error).__name__ in {"InterfaceError", "InternalError"}:  # a closed connection, or packets out of order
+        return ServerError(Kind.LOST, 0, str(error))
+    return None
+
+
+def _number(error: Exception) -> int | None:
+    """The server's or driver's number; both drivers put it first."""
+    if not any(kind.__name__ == "MySQLError" for kind in type(error).__mro__):
+        return None
+    number = error.args[0] if error.args else None
+    return number if type(number) is int else None
+
+
+def _text(error: Exception) -> str:
+    return str(error.args[1]) if len(error.args) > 1 else str(error)
+
+
+def _sorted(number: int, text: str) -> ServerError | None:
+    if number in _REPLAY:
+        return ServerError(Kind.REPLAY, number, _REPLAY[number])
+    if number in _LOST:
+        return ServerError(Kind.LOST, number, f"{_LOST[number]}: {text}")
+    if number in _READ_ONLY:
+        return ServerError(Kind.READ_ONLY, number, f"the server is read-only: {text}")
+    if number == DUPLICATE:
+        return ServerError(Kind.DUPLICATE, number, text)
+    if number in _FULL:
+        return ServerError(Kind.FULL, number, f"no room left on the server: {text}")
+    if number in _AWAY:
+        return ServerError(Kind.AWAY, number, f"{_AWAY[number]}: {text}")
+    return None
+
+
+def for_caller(error: ServerError, operation: str, address: str) -> QueueRuntimeError:
+    """The error of the house."""
+    reason = f"{address}: {error}"
+    return StoreFull(operation, reason) if error.kind is Kind.FULL else StoreUnavailable(operation, reason)

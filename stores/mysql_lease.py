@@ -1,0 +1,267 @@
+"""Leasing on MySQL: picks and locks rows, counts losses, sets unreadable rows aside, and takes the rest.
+
+Everything a caller gets is read and decoded before the COMMIT that takes it.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+
+from msgspec import Struct
+
+from queue_runtime.task import (
+    LOST_MESSAGE,
+    MAX_LEASE_BYTES,
+    Attempt,
+    AttemptKind,
+    Failure,
+    Pause,
+    PauseKind,
+    Result,
+    Task,
+    is_worker,
+)
+from stores.ledger import attempt_entry, ended_task
+from stores.mysql_candidates import Candidates, LeaseFilter, of_ids
+from stores.mysql_driver import Row
+from stores.mysql_ledger import archived_literal, attempts, valid_ids, with_fresh_extras
+from stores.mysql_rows import (
+    ACTIVE_WIDTH,
+    CREATED,
+    DATA_ID,
+    FAILURES,
+    ID,
+    LOST,
+    OWNER,
+    SPENT,
+    active_task,
+    is_utf8,
+    leased_task,
+    phids,
+)
+from stores.mysql_session import Session
+from stores.mysql_text import Sql, row_literal
+from stores.spent_receipts import first_unspent
+
+_NOW, _DATA, _SIZE = ACTIVE_WIDTH, ACTIVE_WIDTH + 1, ACTIVE_WIDTH + 2
+_PICKS = 20
+"""How often one phase is asked again because rows of its answer had to be set aside, or others had taken them."""
+
+UNREADABLE = "an object PHID of the row is not UTF-8 text, or its payload is missing"
+
+
+Phase = Callable[[], Awaitable[None]]
+
+
+class LeaseRequest(Struct, frozen=True, kw_only=True):
+    """The arguments of Store.lease."""
+
+    owner: str
+    limit: int
+    seconds: int
+    classes: Collection[str] | None
+    without_classes: Collection[str]
+    queues: Collection[str] | None
+    only: Collection[int] | None
+    without: Collection[int]
+    due_first: bool
+
+
+async def read_pauses(session: Session) -> list[Pause]:
+    """The pauses in force, sorted by kind and name."""
+    if not session.server.companion:
+        return []
+    return _pauses(await session.rows("pauses"))
+
+
+def _pauses(rows: Sequence[Row]) -> list[Pause]:
+    return [Pause(PauseKind(kind), name) for kind, name in rows]
+
+
+async def lease(session: Session, request: LeaseRequest, candidates: Candidates) -> list[Task]:
+    """Take rows for the owner, phase by phase."""
+    return await _Leasing(session, request, candidates).run()
+
+
+class _Leasing:
+    """One lease call: what it has locked so far, and the bounds on it."""
+
+    def __init__(self, session: Session, request: LeaseRequest, candidates: Candidates) -> None:
+        self._session = session
+        self._request = request
+        self._candidates = candidates
+        self._without = frozenset(valid_ids(request.without))
+        self._now = 0
+        self._bytes = 0
+        self._full = False
+        self._seen: set[int] = set()
+        self._kept: list[tuple[Row, str]] = []
+        self._lost: list[Row] = []
+        self._failed: list[Row] = []
+        self._attempts: list[tuple[int, Attempt]] = []
+
+    async def run(self) -> list[Task]:
+        """Lease, in one transaction."""
+        session = self._session
+        answers = await session.begin(
+            session.fill("time", now=session.now), *([session.fill("pauses")] if session.server.companion else [])
+        )
+        self._now = int(answers[0].rows[0][0])
+        pauses = _pauses(answers[1].rows) if session.server.companion else []
+        wanted = LeaseFilter.of(
+            self._request.classes,
+            self._request.without_classes,
+            self._request.queues,
+            pauses,
+            session.options.routes,
+        )
+        if self._request.limit <= 0 or wanted.passes_nothing or Pause(PauseKind.ALL) in pauses:
+            return []
+        await self._pick(wanted)
+        return await self._take()
+
+    async def _pick(self, wanted: LeaseFilter) -> None:
+        if self._request.only is not None:
+            ids = valid_ids(self._request.only)
+            ready, due = await of_ids(self._session, wanted, ids, self._without, self._now) if ids else ([], [])
+            phases: list[Phase] = [partial(self._lock, "lock_ready", ready), partial(self._lock, "lock_due", due)]
+        else:
+            phases = [partial(self._ready, wanted), partial(self._due, wanted)]
+        for phase in reversed(phases) if self._request.due_first else phases:
+            if self._room > 0:
+                await phase()
+
+    @property
+    def _room(self) -> int:
+        return 0 if self._full else self._request.limit - len(self._kept)
+
+    async def _ready(self, wanted: LeaseFilter) -> None:
+        session = self._session
+        at_once = wanted.passes_all and session.server.skips_locked and await self._candidates.head_is_plain(session)
+        for _ in range(_PICKS):
+            room = self._room
+            if room <= 0:
+                return
+            skipped = self._without | self._seen
+            if at_once:
+                rows = await session.rows("take_ready", limit=room, without=skipped or (0,), now=session.now)
+                await self._sift(rows)
+                if len(rows) < room:
+                    return
+            else:
+                ids = await self._candidates.ready(session, wanted, skipped, room)
+                if not ids:
+                    return
+                self._seen.update(ids)
+                await self._lock("lock_ready", ids)
+
+    async def _due(self, wanted: LeaseFilter) -> None:
+        for _ in range(_PICKS):
+            room = self._room
+            if room <= 0:
+                return
+            ids = await self._candidates.due(self._session, wanted, self._without | self._seen, self._now, room)
+            if not ids:
+                return
+            self._seen.update(ids)
+            await self._lock("lock_due", ids)
+
+    async def _lock(self, statement: str, ids: Sequence[int]) -> None:
+        """Lock those of the candidates that are still free, room by room."""
+        start = 0
+        while start < len(ids) and (room := self._room) > 0:
+            chosen = sorted(ids[start : start + room])
+            start += room
+            await self._sift(await self._session.rows(statement, ids=chosen, now=self._now))
+
+    async def _sift(self, rows: Sequence[Row]) -> None:
+        """Keep rows, in order and with their payloads, up to the bound of bytes.
+
+        Those lost too often and unreadable ones before that bound are archived as failed. A loss is counted for
+        each row that one of our workers held.
+        """
+        if rows and not is_worker(self._request.owner) and self._session.server.companion:
+            fresh = await with_fresh_extras(self._session, {row[ID]: row for row in rows})
+            rows = [fresh[row[ID]] for row in rows]
+        large = await self._large_payloads(rows)
+        companion = self._session.server.companion
+        for row in rows:
+            self._seen.add(row[ID])
+            was_held = is_worker(row[OWNER]) and companion
+            if was_held and (row[LOST] or 0) + 1 >= self._session.options.max_lost:
+                self._lost.append(row)
+                self._fail(row, AttemptKind.LOST, LOST_MESSAGE)
+                continue
+            data = large.get(row[DATA_ID]) if row[_DATA] is None else row[_DATA]
+            if data is None or not is_utf8(row):
+                self._fail(row, AttemptKind.FAILURE, UNREADABLE)
+                continue
+            if self._bytes + row[_SIZE] > MAX_LEASE_BYTES and self._kept:
+                self._full = True
+                return
+            self._bytes += row[_SIZE]
+            if was_held:
+                self._lost.append(row)
+                self._remember(row, AttemptKind.LOST, LOST_MESSAGE)
+                row = (*row[:LOST], (row[LOST] or 0) + 1, *row[LOST + 1 :])  # noqa: PLW2901
+            self._kept.append((row, data))
+
+    async def _large_payloads(self, rows: Sequence[Row]) -> dict[int, str]:
+        """The payloads that did not come with their rows, as many as may be kept."""
+        room = MAX_LEASE_BYTES - self._bytes
+        wanted: list[int] = []
+        for row in rows:
+            if row[_DATA] is None and row[_SIZE] is not None:
+                if wanted and room < row[_SIZE]:
+                    break
+                room -= row[_SIZE]
+                wanted.append(row[DATA_ID])
+        return dict(await self._session.rows("payloads", ids=wanted)) if wanted else {}
+
+    def _fail(self, row: Row, kind: AttemptKind, message: str) -> None:
+        self._failed.append(row)
+        self._remember(row, kind, message)
+
+    def _remember(self, row: Row, kind: AttemptKind, message: str) -> None:
+        entry = attempt_entry(kind, Failure(message), failures=row[FAILURES], owner=row[OWNER], now=self._now)
+        self._attempts.append((row[ID], entry))
+
+    async def _take(self) -> list[Task]:
+        """Write everything, and commit."""
+        statements, tasks = self._takings()
+        statements += self._endings()
+        if self._lost:
+            lost = [row_literal((row[ID], row[CREATED], (row[LOST] or 0) + 1, row[SPENT])) for row in self._lost]
+            statements.append(self._session.fill("write_extras", rows=Sql(",".join(lost))))
+        created = {row[ID]: row[CREATED] for row in (*self._lost, *self._failed)}
+        statements += attempts(self._session, self._attempts, created)
+        if statements:
+            await self._session.commit(*statements)
+        return tasks
+
+    def _takings(self) -> tuple[list[str], list[Task]]:
+        owner, asked = self._request.owner, self._now + self._request.seconds
+        keeps_receipts = not is_worker(owner)
+        routes = self._session.options.routes
+        tasks: list[Task] = []
+        groups: dict[int, list[int]] = {}
+        for row, data in self._kept:
+            expires = first_unspent(row[SPENT], asked) if keeps_receipts else asked
+            groups.setdefault(expires, []).append(row[ID])
+            tasks.append(leased_task(row, routes, owner, expires, data))
+        take = [
+            self._session.fill("take", owner=owner, expires=expires, ids=sorted(ids)) for expires, ids in groups.items()
+        ]
+        return take, tasks
+
+    def _endings(self) -> list[str]:
+        if not self._failed:
+            return []
+        routes, ids = self._session.options.routes, sorted(row[ID] for row in self._failed)
+        ended = [
+            archived_literal(ended_task(active_task(row, routes), Result.FAILURE, 0, self._now), phids(row))
+            for row in self._failed
+        ]
+        return [
+            self._session.fill("insert_archived", rows=Sql(",".join(ended))),
+            self._session.fill("delete_active", ids=ids, count=len(ids)),
+        ]

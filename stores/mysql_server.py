@@ -1,0 +1,128 @@
+"""What a server can do and which tables are there: looked at when a connection opens after a failure, not per call."""
+
+import re
+from collections.abc import Mapping
+
+import structlog
+from msgspec import Struct
+
+from queue_runtime.errors import StoreUnavailable
+from queue_runtime.store import StoreOptions
+from stores import mysql_companion
+from stores.mysql_driver import Connection
+from stores.mysql_settings import MysqlSettings
+from stores.mysql_text import Statement, literal
+from stores.sqltext import load_statements
+
+LOCK_WAIT = 5
+"""Seconds for which a statement waits for a row that somebody else has locked."""
+
+WORKER_TABLES = frozenset({"worker_activetask", "worker_archivetask", "worker_taskdata", "lisk_counter"})
+INBOX = "worker_gorgeinbox"
+
+SESSION = (
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
+    # strict, as Phorge expects; and without NO_BACKSLASH_ESCAPES, which our escaping relies on
+    f"SET SESSION sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {LOCK_WAIT}"
+)
+"""What every session of ours is set to."""
+
+_log = structlog.get_logger()
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """Facts of one look at the server."""
+
+    version: str
+    is_mariadb: bool
+    skips_locked: bool
+    step: int
+    """auto_increment_increment: how far apart the ids of one multi-row insert are"""
+
+    packet: int
+    """max_allowed_packet, bytes"""
+
+    companion: bool
+    """whether the extras have a place"""
+
+    inbox: bool
+    """whether event receipts of the Go service are there (`worker_gorgeinbox`); then ours go there too"""
+
+    statements: Mapping[str, Statement]
+
+
+async def look(connection: Connection, settings: MysqlSettings, options: StoreOptions, *, skip_locked: bool) -> Server:
+    """Look at the server behind a new connection. Raises StoreUnavailable where the queue's tables are not there."""
+    (facts,) = (
+        await connection.run("SELECT VERSION(), @@auto_increment_increment, @@max_allowed_packet, @@version_comment")
+    )[0].rows
+    version = str(facts[0])
+    tables = await _tables(connection, settings)
+    companion = await mysql_companion.prepare(connection, settings)
+    skips_locked = skip_locked and can_skip_locked(version)
+    if not skips_locked:
+        _log.info("the server cannot skip locked rows: leases read first and lock then", version=version)
+    return Server(
+        version=version,
+        is_mariadb="mariadb" in version.lower() or "mariadb" in str(facts[3]).lower(),
+        skips_locked=skips_locked,
+        step=int(facts[1]),
+        packet=int(facts[2]),
+        companion=companion,
+        inbox=INBOX in tables,
+        statements=statements(settings, options, companion=companion, skips_locked=skips_locked),
+    )
+
+
+async def _tables(connection: Connection, settings: MysqlSettings) -> set[str]:
+    database = settings.worker_database
+    (answer,) = await connection.run(
+        f"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = {literal(database)}"
+    )
+    tables = {str(name) for (name,) in answer.rows}
+    if missing := WORKER_TABLES - tables:
+        raise StoreUnavailable("open", await _what_is_missing(connection, settings, missing, absent=not tables))
+    return tables
+
+
+async def _what_is_missing(
+    connection: Connection, settings: MysqlSettings, missing: set[str] | frozenset[str], *, absent: bool
+) -> str:
+    database = settings.worker_database
+    if not absent:
+        return f"{settings.address}: the database {database} has no table {', '.join(sorted(missing))}"
+    (answer,) = await connection.run(
+        "SELECT DISTINCT TABLE_SCHEMA FROM information_schema.TABLES WHERE TABLE_NAME = 'worker_activetask'"
+    )
+    others = sorted(str(name).removesuffix("_worker") for (name,) in answer.rows)
+    hint = f"; queues of other namespaces are there: {', '.join(others)} (set NAMESPACE)" if others else ""
+    return f"{settings.address}: there is no database {database} that this account may see{hint}"
+
+
+def can_skip_locked(version: str) -> bool:
+    """MariaDB from 10.6, MySQL from 8.0.1."""
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)-MariaDB", version, re.IGNORECASE)
+    if found:
+        return (int(found[1]), int(found[2])) >= (10, 6)
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2]), int(found[3])) >= (8, 0, 1)
+
+
+def statements(
+    settings: MysqlSettings, options: StoreOptions, *, companion: bool, skips_locked: bool
+) -> dict[str, Statement]:
+    """All statements, for this server."""
+    fragments = {
+        "worker": f"`{settings.worker_database}`",
+        "companion": f"`{settings.companion_database}`",
+        "skip_locked": "SKIP LOCKED" if skips_locked else "",
+        "patience": str(options.patience),
+    }
+    if not companion:
+        fragments |= {
+            "extra_columns": "NULL, NULL, NULL, NULL, NULL",
+            "queue_column": "NULL",
+            "extras": "",
+            "queues": "",
+        }
+    return {name: Statement(text) for name, text in load_statements("mysql", fragments).items()}

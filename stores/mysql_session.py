@@ -1,0 +1,173 @@
+"""One transaction: its statements, its time, and the rule by which a broken one is played again.
+
+A transaction is a function of a session that may be called again from the start: what it read before is void then.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from random import uniform
+from typing import TypeVar
+
+from queue_runtime.errors import InvalidRequest, StoreFull, StoreUnavailable
+from queue_runtime.store import StoreOptions
+from queue_runtime.task import U32
+from stores.mysql_driver import Answer, Connection, Row
+from stores.mysql_errors import MISSING, Kind, ServerError, for_caller
+from stores.mysql_pool import Pool
+from stores.mysql_server import Server
+from stores.mysql_text import Sql, Value, literal
+
+T = TypeVar("T")
+REPLAY_SECONDS = 10.0
+"""How long a transaction is played again after deadlocks and lock waits."""
+
+RECONNECTS = 3
+"""How often a transaction is played again on another connection because its own was gone before the commit."""
+
+
+class Session:
+    """A connection inside or outside of a transaction."""
+
+    def __init__(self, connection: Connection, server: Server, options: StoreOptions) -> None:
+        self._connection = connection
+        self.server = server
+        self.options = options
+        self.committing = False
+        """whether a COMMIT was sent and its answer has not been seen"""
+
+    @property
+    def connection_name(self) -> str:
+        """The named lock that this connection holds as long as it lives."""
+        return self._connection.name
+
+    @property
+    def now(self) -> Sql:
+        """The store's time as SQL: the server's, unless a test has its own."""
+        return Sql("UNIX_TIMESTAMP()") if self.options.now is None else Sql(self.options.now())
+
+    def fill(self, name: str, **values: Value) -> str:
+        """A statement of mysql.sql with its values."""
+        return self.server.statements[name].fill(values)
+
+    async def trip(self, *statements: str) -> list[Answer]:
+        """Send statements in one trip; the answer of each."""
+        sql = ";".join(statements)
+        if len(sql) * 3 > self.server.packet and len(sql.encode(errors="surrogatepass")) >= self.server.packet:
+            raise InvalidRequest("data", f"the server takes at most {self.server.packet} bytes (max_allowed_packet)")
+        return await self._connection.run(sql)
+
+    async def rows(self, name: str, **values: Value) -> Sequence[Row]:
+        """All rows of one statement, in a trip of its own."""
+        return (await self.trip(self.fill(name, **values)))[0].rows
+
+    async def begin(self, *statements: str) -> list[Answer]:
+        """Begin a transaction, with its first statements in the same trip; the answers of these."""
+        self._connection.in_transaction = True
+        return (await self.trip("BEGIN", *statements))[1:]
+
+    async def commit(self, *statements: str) -> list[Answer]:
+        """Send the last statements with the COMMIT, in one trip."""
+        self.committing = True
+        answers = await self.trip(*statements, "COMMIT")
+        self.committing = self._connection.in_transaction = False
+        return answers[:-1]
+
+    async def end(self) -> None:
+        """Roll back what is open, if anything is."""
+        if self._connection.in_transaction:
+            self.committing = False
+            await self.trip("ROLLBACK")
+            self._connection.in_transaction = False
+
+    async def draw_ids(self, count: int) -> tuple[int, int]:
+        """The first id of a block of this many, and the time.
+
+        In autocommit and before any transaction: inside one the counter's row would stay locked until the commit,
+        for every enqueuer of the install (docs/decisions/0006). Ids that end up unused are a gap, which harms nobody.
+        """
+        assert not self._connection.in_transaction, "ids are drawn outside a transaction"
+        drawn, time = await self.trip(self.fill("draw_ids", count=count), self.fill("time", now=self.now))
+        last_id = drawn.insert_id
+        if last_id > U32:
+            raise StoreFull("enqueue", f"task ids end at {U32}, and fewer than {count} are left")
+        return last_id - count + 1, int(time.rows[0][0])
+
+
+async def _kill(connection_id: int, session: "Session") -> None:
+    await session.trip(f"KILL {connection_id}")
+
+
+class Undecided(StoreUnavailable):
+    """The answer of a COMMIT was lost. `connection` is the name of the one that it was sent on."""
+
+    def __init__(self, operation: str, reason: str, connection: str) -> None:
+        super().__init__(operation, reason)
+        self.connection = connection
+
+
+class Sessions:
+    """Plays transactions on connections of a pool."""
+
+    def __init__(self, pool: Pool, options: StoreOptions) -> None:
+        self._pool = pool
+        self._options = options
+
+    async def play(self, operation: str, work: Callable[[Session], Awaitable[T]]) -> T:
+        """Play a transaction, again where it was surely rolled back. Raises StoreUnavailable where nobody knows.
+
+        A lost connection is replaced at once as long as no COMMIT was on its way.
+        """
+        until = time.monotonic() + REPLAY_SECONDS
+        reconnects = 0
+        replays = 0
+        while True:
+            session: Session | None = None
+            try:
+                async with self._pool.connection(operation) as (connection, server):
+                    session = Session(connection, server, self._options)
+                    try:
+                        return await work(session)
+                    finally:
+                        if not connection.closed:
+                            await session.end()
+            except ServerError as error:
+                failure = error
+            if failure.connection_lost or failure.number in MISSING:
+                self._pool.forget()
+            if failure.kind is Kind.REPLAY and time.monotonic() < until:
+                replays += 1
+                await asyncio.sleep(uniform(0.001, 0.01) * min(2**replays, 32))
+                continue
+            in_doubt = session is not None and session.committing and failure.kind is Kind.LOST
+            if failure.connection_lost and session is not None and not in_doubt and reconnects < RECONNECTS:
+                reconnects += 1
+                await asyncio.sleep(0 if reconnects == 1 else uniform(0.05, 0.2))
+                continue
+            if in_doubt and session is not None:
+                reason = f"{self._pool.settings.address}: {failure}"
+                raise Undecided(operation, reason, session.connection_name) from failure
+            raise for_caller(failure, operation, self._pool.settings.address) from failure
+
+    async def bury(self, doubt: Undecided) -> None:
+        """Return when the connection of a lost COMMIT is gone, so that nothing of it can still happen.
+
+        Each connection holds a named lock of the server, which ends with it. Raises StoreUnavailable.
+        """
+
+        async def look(session: Session) -> int | None:
+            (answer,) = await session.trip(f"SELECT IS_USED_LOCK({literal(doubt.connection)})")
+            return None if answer.rows[0][0] is None else int(answer.rows[0][0])
+
+        until = time.monotonic() + REPLAY_SECONDS
+        killed = False
+        while (found := await self.play(doubt.operation, look)) is not None:
+            if time.monotonic() > until:
+                raise StoreUnavailable(doubt.operation, f"connection {found} with a lost answer does not end")
+            if not killed:
+                killed = True
+                with suppress(StoreUnavailable):  # it has ended by itself
+                    await self.play(doubt.operation, partial(_kill, found))
+            await asyncio.sleep(0.02)

@@ -1,0 +1,158 @@
+"""Settling, renewing and operators' changes on MySQL: lock by id, decide by the rules in memory, write in one trip.
+
+A row that somebody else has locked is not lost: it is BUSY, and the caller sends its settlement again.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import structlog
+
+from queue_runtime.task import (
+    DEFAULT_PRIORITY,
+    Complete,
+    Lease,
+    NewTask,
+    Settled,
+    Settlement,
+    Task,
+    Verdict,
+)
+from stores import operating, settling
+from stores.ledger import Ledger, is_held
+from stores.mysql_enqueue import again_if_taken, insert, known_answers, new_rows
+from stores.mysql_errors import Kind, ServerError
+from stores.mysql_ledger import Loaded, changes, load, load_archived, renewals, revivals, valid_ids
+from stores.mysql_rows import ID, active_task
+from stores.mysql_session import Session, Sessions
+
+T = TypeVar("T")
+BUSY = Settled(Verdict.BUSY)
+
+_RENEW_PAUSES = (0.01, 0.03, 0.1, 0.2)
+"""Seconds between the tries to renew rows that somebody else has locked."""
+
+_log = structlog.get_logger()
+
+
+class Settle:
+    """One call. A row that an id issued twice has put into the archive already makes it write over that one."""
+
+    def __init__(self, settlements: Sequence[Settlement]) -> None:
+        self._settlements = settlements
+        self._followups = [
+            (task, DEFAULT_PRIORITY)
+            for one in settlements
+            if isinstance(one.outcome, Complete)
+            for task in one.outcome.followups
+        ]
+        self._replace = False
+
+    async def work(self, session: Session) -> list[Settled]:
+        """Write the outcomes in their order."""
+        first_id, known = 0, {}
+        if self._followups:
+            known = await known_answers(session, self._followups)
+            # enough for all; those of settlements that turn out to be LOST stay a gap
+            if count := new_rows(self._followups, known):
+                first_id, _ = await session.draw_ids(count)
+        loaded = await load(session, (one.task_id for one in self._settlements))
+        settled, followups = self._apply(loaded)
+        statements = changes(session, loaded, replace=self._replace)
+        try:
+            if followups:
+                insertion = await insert(session, followups, known, first_id, loaded.ledger.now)
+                statements += insertion.statements
+            if statements:
+                await session.commit(*statements)
+        except ServerError as error:
+            if error.kind is Kind.DUPLICATE:
+                self._replace = True
+                _log.error("a task id is in the archive already, or a key was taken meanwhile", reason=str(error))
+            raise again_if_taken(error) from error
+        return settled
+
+    def _apply(self, loaded: Loaded) -> tuple[list[Settled], list[tuple[NewTask, int]]]:
+        if not loaded.locked:
+            return settling.settle(loaded.ledger, self._settlements)
+        free = [one for one in self._settlements if one.task_id not in loaded.locked]
+        answers, followups = settling.settle(loaded.ledger, free)
+        rest = iter(answers)
+        return [BUSY if one.task_id in loaded.locked else next(rest) for one in self._settlements], followups
+
+
+async def renew(sessions: Sessions, leases: Sequence[Lease], seconds: int) -> list[Task | None]:
+    """Move the expiry of each valid lease, never back.
+
+    A row that stays locked by somebody else is answered as it is: nobody can take it from its holder meanwhile.
+    """
+    answers: list[Task | None] = [None] * len(leases)
+    places = list(range(len(leases)))
+    for pause in (*_RENEW_PAUSES, 0.0):
+        asked = [leases[place] for place in places]
+        rows, locked = await sessions.play("renew", lambda session, asked=asked: _renew(session, asked, seconds))  # type: ignore[misc]
+        for place, row in zip(places, rows, strict=True):
+            answers[place] = row
+        places = [place for place, lease in zip(places, asked, strict=True) if lease.task_id in locked]
+        if not places:
+            break
+        await asyncio.sleep(pause)
+    return answers
+
+
+async def _renew(session: Session, leases: Sequence[Lease], seconds: int) -> tuple[list[Task | None], frozenset[int]]:
+    loaded = await load(session, (lease.task_id for lease in leases))
+    ledger = loaded.ledger
+    renewed = settling.renew(ledger, leases, seconds)
+    if ledger.changed:
+        await session.commit(*renewals(session, loaded))
+    if not loaded.locked:
+        return renewed, loaded.locked
+    await session.end()
+    seen = await session.rows("see_rows", ids=sorted(loaded.locked))
+    rows = {row[ID]: active_task(row, session.options.routes) for row in seen}
+    for place, lease in enumerate(leases):
+        row = rows.get(lease.task_id)
+        if row is not None and is_held(row.lease_owner, row.lease_expires, lease, ledger.now):
+            renewed[place] = row
+    return renewed, loaded.locked
+
+
+Rule = Callable[[Ledger, Sequence[int]], T]
+
+
+async def change(sessions: Sessions, operation: str, task_ids: Iterable[int], rule: Rule[T]) -> list[T]:
+    """Apply an operator's rule to the rows nobody has locked, and then, waiting, to the others; both answers.
+
+    Where the wait is too long the second part raises StoreUnavailable; the first part is done then.
+    """
+    ids = valid_ids(task_ids)
+
+    async def work(session: Session, asked: list[int], *, wait: bool) -> tuple[T, frozenset[int]]:
+        loaded = await load(session, asked, wait=wait, fresh=True)
+        answer = rule(loaded.ledger, [task_id for task_id in asked if task_id not in loaded.locked])
+        if statements := changes(session, loaded):
+            await session.commit(*statements)
+        return answer, loaded.locked
+
+    first, locked = await sessions.play(operation, lambda session: work(session, ids, wait=False))
+    if not locked:
+        return [first]
+    rest = sorted(locked)
+    second, _ = await sessions.play(operation, lambda session: work(session, rest, wait=True))
+    return [first, second]
+
+
+async def retry(sessions: Sessions, task_ids: Sequence[int], *, repeat: bool) -> list[Task | None]:
+    """Bring archived tasks back."""
+
+    async def work(session: Session) -> list[Task | None]:
+        ledger, stored = await load_archived(session, task_ids)
+        revived = operating.retry(ledger, task_ids, repeat=repeat)
+        tasks = [task for task in revived if task is not None]
+        if tasks:
+            await session.commit(*revivals(session, ledger, tasks, stored))
+        return revived
+
+    return await sessions.play("retry", work)

@@ -1,0 +1,344 @@
+-- Statements of the MySQL store, on Phorge's own tables and the companion database.
+--
+-- Fragments that come from the server at hand: worker and companion (database names), skip_locked, patience. Without
+-- a companion, `extra_columns` and `extras` are replaced too.
+-- Rows are locked by primary key, inside a derived table: a join that locks would lock the payloads as well, and a
+-- payload that somebody else has locked would come back as NULL. FORCE INDEX, because on a small table the optimizer
+-- prefers a scan, which locks rows of strangers.
+
+-- fragment: extra_columns
+x.queue, x.idempotency_key, x.max_attempts, x.lost_count, x.spent
+
+-- fragment: extras
+LEFT JOIN {companion}.task_extra x ON x.task_id = a.id AND x.date_created = a.dateCreated
+
+-- fragment: queue_column
+x.queue
+
+-- fragment: queues
+-- As extras, for candidates.
+LEFT JOIN {companion}.task_extra x ON x.task_id = a.id AND x.date_created = a.dateCreated
+
+-- fragment: columns
+-- The order is known to mysql_rows.py.
+a.id, a.taskClass, a.leaseOwner, a.leaseExpires, a.failureCount, a.dataID, a.failureTime, a.priority, a.objectPHID,
+    a.dateCreated, a.dateModified, a.containerPHID, {extra_columns}
+
+-- fragment: archive_columns
+a.id, a.taskClass, a.leaseOwner, a.leaseExpires, a.failureCount, a.dataID, a.result, a.duration, a.priority, a.objectPHID,
+    a.dateCreated, a.dateModified, a.archivedEpoch, a.containerPHID, {extra_columns}
+
+-- fragment: payload
+-- Small payloads come with their rows; of large ones only the size, so that a lease stays within its bytes.
+IF(OCTET_LENGTH(d.data) <= 16384, d.data, NULL), OCTET_LENGTH(d.data)
+
+-- fragment: ready
+-- Never leased, or given back untouched.
+leaseOwner IS NULL AND leaseExpires IS NULL
+
+-- fragment: due
+-- As task.due_at: a delay in its own second, everything else one second after its last one; the expired lease of one
+-- of our workers when the patience is over too. Parked rows never.
+leaseExpires <= :now AND (
+    leaseOwner IS NULL OR leaseOwner = '(delay)' OR (
+        leaseExpires < :now - IF(leaseOwner LIKE 'qr:%', {patience}, 0)
+        AND leaseOwner NOT IN ('gorge-completion-pending', 'gorge-failure-pending')
+    )
+)
+
+-- fragment: state
+-- As task.state_of.
+CASE
+    WHEN a.leaseOwner IN ('gorge-completion-pending', 'gorge-failure-pending') THEN 'parked'
+    WHEN a.leaseExpires IS NULL THEN IF(a.leaseOwner IS NULL, 'ready', 'leased')
+    WHEN a.leaseExpires <= :now AND (a.leaseOwner IS NULL OR a.leaseOwner = '(delay)') THEN 'ready'
+    WHEN a.leaseExpires < :now - IF(a.leaseOwner LIKE 'qr:%', {patience}, 0)
+        AND a.leaseOwner IS NOT NULL AND a.leaseOwner <> '(delay)' THEN 'ready'
+    WHEN a.leaseOwner IS NULL OR a.leaseOwner LIKE '(%)' THEN 'waiting'
+    ELSE 'leased'
+END
+
+-- ---------------------------------------------------------------------------------------------- companion
+
+-- name: schema
+CREATE DATABASE IF NOT EXISTS {companion} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- queue: NULL where the task named none and is routed by its class. spent: as spent_receipts.py writes it.
+CREATE TABLE IF NOT EXISTS {companion}.task_extra (
+    task_id INT UNSIGNED NOT NULL PRIMARY KEY,
+    date_created INT UNSIGNED NOT NULL,
+    queue VARCHAR(64) NULL,
+    idempotency_key VARBINARY(255) NULL,
+    max_attempts INT UNSIGNED NULL,
+    lost_count INT UNSIGNED NOT NULL DEFAULT 0,
+    spent TEXT NULL
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS {companion}.attempt (
+    id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    task_id INT UNSIGNED NOT NULL,
+    date_created INT UNSIGNED NOT NULL,
+    attempt INT UNSIGNED NOT NULL,
+    kind VARCHAR(16) NOT NULL,
+    happened INT UNSIGNED NOT NULL,
+    owner VARCHAR(255) NULL,
+    duration_us BIGINT UNSIGNED NOT NULL,
+    message TEXT NOT NULL,
+    trace TEXT NOT NULL,
+    KEY task (task_id, id)
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- answer: the task as JSON, as it was when it was enqueued.
+CREATE TABLE IF NOT EXISTS {companion}.idempotency (
+    idempotency_key VARBINARY(255) NOT NULL PRIMARY KEY,
+    task_id INT UNSIGNED NOT NULL,
+    date_created INT UNSIGNED NOT NULL,
+    answer TEXT NOT NULL
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS {companion}.event (
+    event_id VARBINARY(128) NOT NULL PRIMARY KEY,
+    digest VARCHAR(64) NOT NULL,
+    answer TEXT NOT NULL
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS {companion}.pause (
+    kind VARCHAR(8) NOT NULL,
+    name VARCHAR(64) NOT NULL,
+    PRIMARY KEY (kind, name)
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS {companion}.meta (
+    name VARCHAR(32) NOT NULL PRIMARY KEY,
+    value VARCHAR(255) NOT NULL
+) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- ---------------------------------------------------------------------------------------------- enqueue
+
+-- name: draw_ids
+-- In: count. The insert id of the answer is the last id of the block.
+INSERT INTO {worker}.lisk_counter (counterName, counterValue) VALUES ('worker_activetask', LAST_INSERT_ID(:count))
+ON DUPLICATE KEY UPDATE counterValue = LAST_INSERT_ID(counterValue + :count);
+
+-- name: lift_counter
+-- Moves the counter past every id in use, where it has fallen behind (a restored backup, a lost row).
+INSERT INTO {worker}.lisk_counter (counterName, counterValue)
+SELECT 'worker_activetask', used.top FROM (
+    SELECT GREATEST(
+        COALESCE((SELECT MAX(id) FROM {worker}.worker_activetask), 0),
+        COALESCE((SELECT MAX(id) FROM {worker}.worker_archivetask), 0)
+    ) AS top
+) used
+WHERE used.top > COALESCE(
+    (SELECT counterValue FROM {worker}.lisk_counter WHERE counterName = 'worker_activetask'), 0
+)
+ON DUPLICATE KEY UPDATE counterValue = GREATEST(counterValue, used.top);
+
+-- name: exists_task
+-- In: id. Whether a task of this id was ever committed and is still there.
+SELECT id FROM {worker}.worker_activetask WHERE id = :id UNION SELECT id FROM {worker}.worker_archivetask WHERE id = :id;
+
+-- name: insert_payloads
+-- In: rows (`(data),(data)`). The insert id of the answer is that of the first; the others follow by the server's step.
+INSERT INTO {worker}.worker_taskdata (data) VALUES :rows;
+
+-- name: insert_tasks
+-- In: rows.
+INSERT INTO {worker}.worker_activetask (id, taskClass, leaseOwner, leaseExpires, failureCount, dataID, failureTime, priority,
+    objectPHID, dateCreated, dateModified, containerPHID) VALUES :rows;
+
+-- name: insert_extras
+-- In: rows (task_id, date_created, queue, idempotency_key, max_attempts). What a former task of the same id left goes.
+REPLACE INTO {companion}.task_extra (task_id, date_created, queue, idempotency_key, max_attempts) VALUES :rows;
+
+-- name: time
+SELECT :now;
+
+-- name: find_keys
+-- In: keys.
+SELECT idempotency_key, answer FROM {companion}.idempotency WHERE idempotency_key IN (:keys);
+
+-- name: insert_keys
+-- In: rows (key, task_id, date_created, answer). A key that somebody else has inserted meanwhile is error 1062.
+INSERT INTO {companion}.idempotency (idempotency_key, task_id, date_created, answer) VALUES :rows;
+
+-- name: find_event
+SELECT digest, answer FROM {companion}.event WHERE event_id = :event_id;
+
+-- name: insert_event
+INSERT INTO {companion}.event (event_id, digest, answer) VALUES (:event_id, :digest, :answer);
+
+-- name: find_inbox
+-- The Go service's receipts.
+SELECT payloadHash, response FROM {worker}.worker_gorgeinbox WHERE eventID = :event_id;
+
+-- name: insert_inbox
+INSERT INTO {worker}.worker_gorgeinbox (eventID, payloadHash, response) VALUES (:event_id, :digest, :answer);
+
+-- ---------------------------------------------------------------------------------------------- lease
+
+-- name: pauses
+SELECT kind, name FROM {companion}.pause ORDER BY kind, name;
+
+-- name: take_ready
+-- In: limit, without, now. The unfiltered phase 1: picks and locks in one statement.
+SELECT {columns}, :now, {payload} FROM (
+    SELECT * FROM {worker}.worker_activetask FORCE INDEX (key_owner)
+    WHERE {ready} AND id NOT IN (:without) ORDER BY priority, id LIMIT :limit FOR UPDATE {skip_locked}
+) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}
+ORDER BY a.priority, a.id;
+
+-- name: lock_ready
+-- In: ids, now. Those of the candidates that are still ready and that nobody has locked.
+SELECT {columns}, :now, {payload} FROM (
+    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) AND {ready} FOR UPDATE {skip_locked}
+) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}
+ORDER BY a.priority, a.id;
+
+-- name: lock_due
+-- In: ids, now.
+SELECT {columns}, :now, {payload} FROM (
+    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) AND {due} FOR UPDATE {skip_locked}
+) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}
+ORDER BY a.priority, a.id;
+
+-- fragment: candidate_columns
+a.id, a.priority, a.taskClass, {queue_column}
+
+-- name: walk_ready
+-- In: after_priority, after_id, limit. Rows of phase 1 and delays that PHP wrote, from this place on; no locks.
+SELECT {candidate_columns}, a.leaseExpires FROM (
+    SELECT id, priority, taskClass, leaseExpires, dateCreated FROM {worker}.worker_activetask FORCE INDEX (key_owner)
+    WHERE leaseOwner IS NULL AND (priority > :after_priority OR (priority = :after_priority AND id > :after_id))
+    ORDER BY priority, id LIMIT :limit
+) a {queues} ORDER BY a.priority, a.id;
+
+-- name: count_classes
+-- In: classes, limit. How many rows these classes have, counted no further than the limit.
+SELECT COUNT(*) FROM (
+    SELECT 1 FROM {worker}.worker_activetask FORCE INDEX (taskClass) WHERE taskClass IN (:classes) LIMIT :limit
+) counted;
+
+-- name: count_delayed
+-- In: limit. How many of the first rows without owner are delays that PHP wrote, which phase 1 has to step over.
+SELECT COUNT(*) FROM (
+    SELECT leaseExpires FROM {worker}.worker_activetask FORCE INDEX (key_owner) WHERE leaseOwner IS NULL
+    ORDER BY priority, id LIMIT :limit
+) head WHERE head.leaseExpires IS NOT NULL;
+
+-- name: ready_of_classes
+-- In: classes (few rows), limit. No locks.
+SELECT {candidate_columns}, a.leaseExpires FROM (
+    SELECT id, priority, taskClass, leaseExpires, dateCreated FROM {worker}.worker_activetask FORCE INDEX (taskClass)
+    WHERE taskClass IN (:classes) AND {ready} ORDER BY priority, id LIMIT :limit
+) a {queues} ORDER BY a.priority, a.id;
+
+-- name: due_window
+-- In: now, limit, without, and a filter of classes: those asked for (all when every_class is 1), less those not wanted.
+-- Rows due longest; no locks.
+SELECT {candidate_columns}, a.leaseExpires FROM (
+    SELECT id, priority, taskClass, leaseExpires, dateCreated FROM {worker}.worker_activetask FORCE INDEX (leaseExpires)
+    WHERE {due} AND id NOT IN (:without) AND (:every_class OR taskClass IN (:classes)) AND taskClass NOT IN (:not_classes)
+    ORDER BY leaseExpires, id LIMIT :limit
+) a {queues} ORDER BY a.leaseExpires, a.id;
+
+-- name: candidates_of
+-- In: ids, now. Rows of these that are ready (due: 0) or due (due: 1); no locks.
+SELECT {candidate_columns}, a.leaseExpires, a.due FROM (
+    SELECT id, priority, taskClass, leaseExpires, dateCreated, ({due}) IS TRUE AS due
+    FROM {worker}.worker_activetask FORCE INDEX (PRIMARY)
+    WHERE id IN (:ids) AND (({ready}) OR ({due}))
+) a {queues} ORDER BY a.leaseExpires, a.id;
+
+-- name: read_extras
+-- In: ids that are locked. Read after the lock, because a snapshot may be older than it.
+SELECT a.id, {extra_columns} FROM {worker}.worker_activetask a FORCE INDEX (PRIMARY) {extras} WHERE a.id IN (:ids);
+
+-- name: take
+-- In: owner, expires, ids that this transaction has locked.
+UPDATE {worker}.worker_activetask FORCE INDEX (PRIMARY) SET leaseOwner = :owner, leaseExpires = :expires WHERE id IN (:ids);
+
+-- name: payloads
+-- In: ids of payloads.
+SELECT id, data FROM {worker}.worker_taskdata WHERE id IN (:ids);
+
+-- ---------------------------------------------------------------------------------------------- settle and others
+
+-- name: lock_rows
+-- In: ids, now. Out: the rows of these that nobody else has locked, and the time.
+SELECT {columns}, :now FROM (
+    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE {skip_locked}
+) a {extras};
+
+-- name: wait_rows
+-- The same, but waits for rows that somebody else has locked.
+SELECT {columns}, :now FROM (
+    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE
+) a {extras};
+
+-- name: see_rows
+-- In: ids. Active rows as they are committed, whoever has locked them.
+SELECT {columns} FROM {worker}.worker_activetask a FORCE INDEX (PRIMARY) {extras} WHERE a.id IN (:ids);
+
+-- name: see_archived
+-- In: ids.
+SELECT {archive_columns} FROM {worker}.worker_archivetask a FORCE INDEX (PRIMARY) {extras} WHERE a.id IN (:ids);
+
+-- name: lock_archived
+-- In: ids, now. Archived rows, for a retry.
+SELECT {archive_columns}, :now FROM (
+    SELECT * FROM {worker}.worker_archivetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE
+) a {extras};
+
+-- name: insert_archived
+-- In: rows that this transaction has locked and read.
+INSERT INTO {worker}.worker_archivetask (id, taskClass, leaseOwner, leaseExpires, failureCount, dataID, result, duration,
+    priority, objectPHID, dateCreated, dateModified, archivedEpoch, containerPHID) VALUES :rows;
+
+-- name: replace_archived
+-- Where a row of the same id is in the archive already, because an id was issued twice: the newer one stays.
+REPLACE INTO {worker}.worker_archivetask (id, taskClass, leaseOwner, leaseExpires, failureCount, dataID, result, duration,
+    priority, objectPHID, dateCreated, dateModified, archivedEpoch, containerPHID) VALUES :rows;
+
+-- name: delete_active
+-- In: ids, count. ORDER BY and LIMIT keep the optimizer from scanning a small table, which would lock strangers' rows.
+DELETE FROM {worker}.worker_activetask WHERE id IN (:ids) ORDER BY id LIMIT :count;
+
+-- name: delete_archived
+DELETE FROM {worker}.worker_archivetask WHERE id IN (:ids) ORDER BY id LIMIT :count;
+
+-- name: update_rows
+-- In: the changeable part of a row, and the ids that get it.
+UPDATE {worker}.worker_activetask FORCE INDEX (PRIMARY)
+SET leaseOwner = :owner, leaseExpires = :expires, failureCount = :failures, failureTime = :failure_time,
+    priority = :priority, dateModified = :modified
+WHERE id IN (:ids);
+
+-- name: renew
+UPDATE {worker}.worker_activetask FORCE INDEX (PRIMARY) SET leaseExpires = :expires WHERE id IN (:ids);
+
+-- name: write_extras
+-- In: rows (task_id, date_created, lost_count, spent). What a former task of the same id left goes.
+INSERT INTO {companion}.task_extra (task_id, date_created, lost_count, spent) VALUES :rows
+ON DUPLICATE KEY UPDATE
+    queue = IF(date_created = VALUES(date_created), queue, NULL),
+    idempotency_key = IF(date_created = VALUES(date_created), idempotency_key, NULL),
+    max_attempts = IF(date_created = VALUES(date_created), max_attempts, NULL),
+    lost_count = VALUES(lost_count), spent = VALUES(spent), date_created = VALUES(date_created);
+
+-- name: insert_attempts
+-- In: rows.
+INSERT INTO {companion}.attempt (task_id, date_created, attempt, kind, happened, owner, duration_us, message, trace)
+VALUES :rows;
+
+-- name: trim_attempts
+-- In: task_id, keep. Deletes all but the newest.
+DELETE FROM {companion}.attempt WHERE task_id = :task_id AND id <= COALESCE((
+    SELECT id FROM (SELECT id FROM {companion}.attempt WHERE task_id = :task_id ORDER BY id DESC LIMIT 1 OFFSET :keep) kept
+), 0);
+
+-- name: pause
+INSERT IGNORE INTO {companion}.pause (kind, name) VALUES (:kind, :name);
+
+-- name: resume
+DELETE FROM {companion}.pause WHERE kind = :kind AND name = :name;
