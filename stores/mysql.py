@@ -39,7 +39,7 @@ from queue_runtime.task import (
 )
 from queue_runtime.wire import event_digest
 from stores import mysql_lists, mysql_settle, mysql_sweep, operating
-from stores.ledger import Ledger
+from stores.backlog_cache import BacklogCache
 from stores.mysql_candidates import Candidates
 from stores.mysql_changes import Changes
 from stores.mysql_enqueue import Enqueue, EnqueueOnce
@@ -58,6 +58,8 @@ class MysqlStore:
         self._sessions = sessions
         self._changes = Changes(options)
         self._candidates = Candidates()
+        self._cursor = mysql_sweep.Cursor()
+        self._backlog = BacklogCache()
 
     async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
         tasks = list(tasks)
@@ -104,6 +106,8 @@ class MysqlStore:
         tasks = await self._sessions.play("lease", lambda session: lease(session, request, self._candidates))
         if tasks:
             self._changes.wrote()
+        if self._candidates.hurry:
+            self._changes.ring()
         return tasks
 
     async def renew(self, leases: Sequence[Lease], seconds: int) -> list[Task | None]:
@@ -202,13 +206,13 @@ class MysqlStore:
         return await self._sessions.play("stats", mysql_lists.stats)
 
     async def backlog(self) -> list[Backlog]:
-        return await self._sessions.play("backlog", mysql_lists.backlog)
+        return await self._backlog.get(lambda: self._sessions.play("backlog", mysql_lists.backlog))
 
     async def operations(self) -> dict[str, object]:
         return await self._sessions.play("operations", mysql_lists.operations)
 
     async def ping(self) -> None:
-        await self._sessions.play("ping", _read_counter)
+        await self._sessions.play("ping", _try_writing if self._sessions.write_refused else _try_reading)
 
     async def changed(self, timeout: float) -> bool:
         return await self._changes.wait(self._sessions, timeout)
@@ -231,8 +235,13 @@ async def _write_pause(session: Session, statement: str, pause: Pause) -> bool:
     return answer.affected > 0
 
 
-async def _read_counter(session: Session) -> None:
-    await session.rows("time", now=session.now)
+async def _try_reading(session: Session) -> None:
+    await session.rows("read_counter")
+
+
+async def _try_writing(session: Session) -> None:
+    await session.begin()
+    await session.commit(session.fill("touch_counter"))
 
 
 @asynccontextmanager

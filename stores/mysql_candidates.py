@@ -1,8 +1,9 @@
 """Which rows a filtered lease should try: read without locks, and never more than EXAMINED of them in one call.
 
-Phase 1 walks the index of (owner, priority, id) from its head. Where the head has too little for the filter, and the
-classes asked for have few rows in all, the index of classes gives them at once; otherwise the walk goes on from where
-the last call of the same filter stopped, so that rare rows behind a long queue are reached too.
+Phase 1 walks the index of (owner, priority, id) from its head. Where the head has too little for the filter, the
+index of classes leads to the classes asked for: at once and in order where they have few rows, else the oldest of each
+class first. A filter without classes goes on along the first index. A walk that meets its bound is continued by the
+next call of the same filter, so that rare rows behind a long queue are reached too.
 """
 
 import time
@@ -21,14 +22,24 @@ EXAMINED = 5000
 WINDOW = 1000
 """Phase 2 picks by priority among this many rows, those due longest."""
 
+_SPARE = 16
+"""How many more rows than are wanted the first step of a walk reads: some will not pass."""
+
+_REMEMBERED = 100
+"""For how many filters a place or a count is kept."""
+
 CENSUS_SECONDS = 10.0
 """How long a count of a filter's classes is believed."""
 
 _ID, _PRIORITY, _CLASS, _QUEUE, _EXPIRES, _DUE = range(6)
 """Places in the `candidate_columns` and what follows them."""
 
-Place = tuple[int, int]
-_HEAD: Place = (-1, 0)
+Place = tuple[int, int] | tuple[str, int]
+"""Where a walk is: (priority, id) on the way of phase 1, (class, id) on the way of the classes."""
+
+_HEAD: tuple[int, int] = (-1, 0)
+_REST = 10
+"""After a walk to the end that found nothing, the next one is not hurried for so many times as long as it took."""
 
 
 class LeaseFilter(Struct, frozen=True):
@@ -89,9 +100,13 @@ class Candidates:
     """What one opened store remembers of its walks."""
 
     def __init__(self) -> None:
-        self._places: dict[LeaseFilter, Place] = {}
+        self._left: dict[LeaseFilter, _Left] = {}
         self._census: dict[frozenset[str], tuple[float, int]] = {}
         self._delayed: tuple[float, int] = (0.0, 0)
+        self.hurry = False
+        """whether the last walk stopped at its bound with too little, so that the next lease should come soon"""
+        self.pauses: list[Pause] = []
+        """as the last lease saw them; the next one begins as if they still were so"""
 
     async def head_is_plain(self, session: Session) -> bool:
         """Whether the head of the queue is free of delays that PHP wrote.
@@ -100,62 +115,65 @@ class Candidates:
         """
         until, delayed = self._delayed
         if time.monotonic() >= until:
-            ((delayed,),) = await session.rows("count_delayed", limit=EXAMINED)
+            ((delayed,),) = await session.rows("count_delayed", limit=WINDOW)
             self._delayed = (time.monotonic() + CENSUS_SECONDS, delayed)
-        return delayed < WINDOW
+        return delayed < WINDOW // 2
 
-    async def ready(self, session: Session, wanted: LeaseFilter, without: Collection[int], count: int) -> list[int]:
-        """Ids of up to `count` rows of phase 1, in its order."""
-        found: list[int] = []
-        place, examined, more = await self._walk(session, wanted, without, _HEAD, EXAMINED // 5, count, found)
-        if len(found) >= count or not more:
-            self._places.pop(wanted, None)
-            return found
-        if wanted.classes is not None and await self._rows_of(session, wanted.classes) <= EXAMINED:
-            return await self._of_classes(session, wanted, without, count)
-        place = max(place, self._places.get(wanted, place))
-        place, _, more = await self._walk(session, wanted, without, place, EXAMINED - examined, count, found)
-        if more and len(found) < count:
-            self._places[wanted] = place
-            while len(self._places) > 100:  # filters nobody asks for any more
-                self._places.pop(next(iter(self._places)))
-        else:
-            self._places.pop(wanted, None)
-        return found
+    @staticmethod
+    def first_step(session: Session, count: int) -> str:
+        """The statement that `ready` begins with for so many rows: its answer may be had in an earlier trip."""
+        return session.fill("walk_ready", after_priority=_HEAD[0], after_id=_HEAD[1], limit=count + _SPARE)
 
-    async def _walk(  # noqa: PLR0917  private, and one thing
+    async def ready(
         self,
         session: Session,
         wanted: LeaseFilter,
         without: Collection[int],
-        place: Place,
-        bound: int,
         count: int,
-        found: list[int],
-    ) -> tuple[Place, int, bool]:
-        """Walk on from a place; where it stopped, how many rows it saw, and whether there are more."""
-        examined, step = 0, count + 16
-        while examined < bound and len(found) < count:
-            step = min(step, bound - examined)
-            rows = await session.rows("walk_ready", after_priority=place[0], after_id=place[1], limit=step)
-            examined += len(rows)
-            for row in rows:
-                if row[_EXPIRES] is None and row[_ID] not in without and wanted.passes(row):
-                    found.append(row[_ID])
-            if len(rows) < step:
-                return place, examined, False
-            place = rows[-1][_PRIORITY], rows[-1][_ID]
-            step *= 4
-        del found[count:]
-        return place, examined, True
+        *,
+        first: Sequence[Row] | None = None,
+    ) -> list[int]:
+        """Ids of up to `count` rows of phase 1, in its order. `first` is the answer of first_step."""
+        self.hurry = False
+        walk = _Walk(session, wanted, without, count)
+        await walk.on(_HEAD, EXAMINED // 5, first)
+        if walk.found_enough or walk.at_end:
+            self._left.pop(wanted, None)
+            return walk.found
+        if wanted.classes is None:
+            return await self._walk_on(wanted, walk, walk.place)
+        if await self._rows_of(session, wanted.classes) <= EXAMINED:
+            return await self._of_classes(session, wanted, without, count)
+        by_class = _ClassWalk(session, wanted, frozenset(without).union(walk.found), count - len(walk.found))
+        return walk.found + await self._walk_on(wanted, by_class, ("", 0))
+
+    async def _walk_on(self, wanted: LeaseFilter, walk: "_Walk", start: Place) -> list[int]:
+        """Walk on from where the last call of this filter stopped."""
+        left = self._left.pop(wanted, None) or _Left(time.monotonic())
+        await walk.on(start if left.place is None else max(start, left.place), EXAMINED)
+        if walk.found_enough:
+            return walk.found
+        now = time.monotonic()
+        left.any = left.any or bool(walk.found)
+        if walk.at_end:
+            left.place = None
+            left.rests_until = now if left.any else now + _REST * (now - left.began)
+            left.began, left.any = now, False
+        else:
+            left.place = walk.place
+            self.hurry = now >= left.rests_until
+        self._left[wanted] = left
+        while len(self._left) > _REMEMBERED:  # filters nobody asks for any more
+            self._left.pop(next(iter(self._left)))
+        return walk.found
 
     async def _rows_of(self, session: Session, classes: frozenset[str]) -> int:
         until, counted = self._census.get(classes, (0.0, 0))
         if time.monotonic() >= until:
             ((counted,),) = await session.rows("count_classes", classes=classes, limit=EXAMINED + 1)
-            self._census = {classes: (time.monotonic() + CENSUS_SECONDS, counted)} | self._census
-            while len(self._census) > 100:
-                self._census.popitem()
+            self._census[classes] = (time.monotonic() + CENSUS_SECONDS, counted)
+            while len(self._census) > _REMEMBERED:
+                self._census.pop(next(iter(self._census)))
         return counted
 
     async def _of_classes(
@@ -179,6 +197,77 @@ class Candidates:
             not_classes=wanted.not_classes or ("",),
         )
         return _by_priority([row for row in rows if wanted.passes(row)][:WINDOW], count)
+
+
+class _Left:
+    """Where the walks of a filter stopped, and how they went."""
+
+    __slots__ = ("any", "began", "place", "rests_until")
+
+    def __init__(self, began: float) -> None:
+        self.place: Place | None = None
+        self.began = began
+        self.any = False
+        """whether this round of walks has found something"""
+        self.rests_until = 0.0
+
+
+class _Walk:
+    """A walk along the ready rows, step by step, until enough are found."""
+
+    def __init__(self, session: Session, wanted: LeaseFilter, without: Collection[int], count: int) -> None:
+        self._session = session
+        self._wanted = wanted
+        self._without = without
+        self._count = count
+        self._examined = 0
+        self.found: list[int] = []
+        self.place: Place = _HEAD
+        self.at_end = False
+
+    @property
+    def found_enough(self) -> bool:
+        """Whether the walk is over."""
+        return len(self.found) >= self._count
+
+    async def on(self, place: Place, bound: int, first: Sequence[Row] | None = None) -> None:
+        """Walk on from a place until `bound` rows have been examined in all. `first` are the rows of the first step."""
+        self.place, step = place, self._count + _SPARE
+        while self._examined < bound and not self.found_enough and not self.at_end:
+            step = min(step, bound - self._examined)
+            rows = await self._read(step) if first is None else first
+            self._examined += len(rows)
+            self._look_at(rows)
+            self.at_end = len(rows) < step
+            first, step = None, step * 4
+
+    async def _read(self, limit: int) -> Sequence[Row]:
+        priority, task_id = self.place
+        return await self._session.rows("walk_ready", after_priority=priority, after_id=task_id, limit=limit)
+
+    def _place_of(self, row: Row) -> Place:
+        return row[_PRIORITY], row[_ID]
+
+    def _look_at(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if self.found_enough:
+                return
+            self.place = self._place_of(row)
+            if row[_EXPIRES] is None and row[_ID] not in self._without and self._wanted.passes(row):
+                self.found.append(row[_ID])
+
+
+class _ClassWalk(_Walk):
+    """A walk along the index of classes: all rows of these, the oldest of each class first."""
+
+    async def _read(self, limit: int) -> Sequence[Row]:
+        task_class, task_id = self.place
+        return await self._session.rows(
+            "walk_classes", classes=self._wanted.classes or (), after_class=task_class, after_id=task_id, limit=limit
+        )
+
+    def _place_of(self, row: Row) -> Place:
+        return row[_CLASS], row[_ID]
 
 
 async def of_ids(

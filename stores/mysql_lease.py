@@ -100,32 +100,61 @@ class _Leasing:
         self._attempts: list[tuple[int, Attempt]] = []
 
     async def run(self) -> list[Task]:
-        """Lease, in one transaction."""
-        session = self._session
-        answers = await session.begin(
-            session.fill("time", now=session.now), *([session.fill("pauses")] if session.server.companion else [])
-        )
+        """Lease, in one transaction.
+
+        Its first trip reads the time and the pauses, and begins to pick as if the pauses were still those of the last
+        lease. Where they are not, it begins again.
+        """
+        session, candidates = self._session, self._candidates
+        wanted = self._filter(candidates.pauses)
+        first = await self._first_pick(wanted)
+        gates = [session.fill("time", now=session.now)]
+        if session.server.companion:
+            gates.append(session.fill("pauses"))
+        answers = await session.begin(*gates, *first)
         self._now = int(answers[0].rows[0][0])
         pauses = _pauses(answers[1].rows) if session.server.companion else []
-        wanted = LeaseFilter.of(
-            self._request.classes,
-            self._request.without_classes,
-            self._request.queues,
-            pauses,
-            session.options.routes,
-        )
+        if pauses != candidates.pauses:
+            candidates.pauses = pauses
+            await session.end()
+            return await self.run()
         if self._request.limit <= 0 or wanted.passes_nothing or Pause(PauseKind.ALL) in pauses:
             return []
-        await self._pick(wanted)
+        await self._pick(wanted, answers[-1].rows if first else None)
         return await self._take()
 
-    async def _pick(self, wanted: LeaseFilter) -> None:
+    def _filter(self, pauses: Collection[Pause]) -> LeaseFilter:
+        asked = self._request
+        return LeaseFilter.of(asked.classes, asked.without_classes, asked.queues, pauses, self._session.options.routes)
+
+    async def _first_pick(self, wanted: LeaseFilter) -> list[str]:
+        """The first statement of phase 1, where the lease begins with that."""
+        request = self._request
+        session = self._session
+        if request.only is not None or request.due_first or request.limit <= 0 or wanted.passes_nothing:
+            return []
+        if Pause(PauseKind.ALL) in self._candidates.pauses:
+            return []
+        if await self._picks_at_once(wanted):
+            return [self._take_ready(request.limit, self._without)]
+        return [self._candidates.first_step(session, request.limit)]
+
+    async def _picks_at_once(self, wanted: LeaseFilter) -> bool:
+        """Whether phase 1 is one statement that picks and locks."""
+        if not (wanted.passes_all and self._session.server.skips_locked):
+            return False
+        return await self._candidates.head_is_plain(self._session)
+
+    def _take_ready(self, limit: int, skipped: Collection[int]) -> str:
+        return self._session.fill("take_ready", limit=limit, without=skipped or (0,), now=self._session.now)
+
+    async def _pick(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:
         if self._request.only is not None:
             ids = valid_ids(self._request.only)
             ready, due = await of_ids(self._session, wanted, ids, self._without, self._now) if ids else ([], [])
             phases: list[Phase] = [partial(self._lock, "lock_ready", ready), partial(self._lock, "lock_due", due)]
         else:
-            phases = [partial(self._ready, wanted), partial(self._due, wanted)]
+            phases = [partial(self._ready, wanted, first), partial(self._due, wanted)]
         for phase in reversed(phases) if self._request.due_first else phases:
             if self._room > 0:
                 await phase()
@@ -134,25 +163,27 @@ class _Leasing:
     def _room(self) -> int:
         return 0 if self._full else self._request.limit - len(self._kept)
 
-    async def _ready(self, wanted: LeaseFilter) -> None:
-        session = self._session
-        at_once = wanted.passes_all and session.server.skips_locked and await self._candidates.head_is_plain(session)
+    async def _ready(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:
+        at_once = await self._picks_at_once(wanted)
         for _ in range(_PICKS):
             room = self._room
             if room <= 0:
                 return
             skipped = self._without | self._seen
             if at_once:
-                rows = await session.rows("take_ready", limit=room, without=skipped or (0,), now=session.now)
+                rows = (
+                    first if first is not None else (await self._session.trip(self._take_ready(room, skipped)))[0].rows
+                )
                 await self._sift(rows)
                 if len(rows) < room:
                     return
             else:
-                ids = await self._candidates.ready(session, wanted, skipped, room)
+                ids = await self._candidates.ready(self._session, wanted, skipped, room, first=first)
                 if not ids:
                     return
                 self._seen.update(ids)
                 await self._lock("lock_ready", ids)
+            first = None
 
     async def _due(self, wanted: LeaseFilter) -> None:
         for _ in range(_PICKS):
@@ -174,15 +205,22 @@ class _Leasing:
             await self._sift(await self._session.rows(statement, ids=chosen, now=self._now))
 
     async def _sift(self, rows: Sequence[Row]) -> None:
-        """Keep rows, in order and with their payloads, up to the bound of bytes.
+        """Keep rows, in order and with their payloads, up to the bound of bytes."""
+        if rows and not is_worker(self._request.owner) and self._session.server.companion:
+            fresh = await with_fresh_extras(self._session, {row[ID]: row for row in rows})
+            rows = [fresh[row[ID]] for row in rows]
+        kept = self._fitting(rows)
+        large = [row[DATA_ID] for row in kept if row[_DATA] is None]
+        payloads: dict[int, str] = dict(await self._session.rows("payloads", ids=large)) if large else {}
+        self._kept += [(row, payloads[row[DATA_ID]] if row[_DATA] is None else row[_DATA]) for row in kept]
+
+    def _fitting(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows to take, as many as fit.
 
         Those lost too often and unreadable ones before that bound are archived as failed. A loss is counted for
         each row that one of our workers held.
         """
-        if rows and not is_worker(self._request.owner) and self._session.server.companion:
-            fresh = await with_fresh_extras(self._session, {row[ID]: row for row in rows})
-            rows = [fresh[row[ID]] for row in rows]
-        large = await self._large_payloads(rows)
+        kept: list[Row] = []
         companion = self._session.server.companion
         for row in rows:
             self._seen.add(row[ID])
@@ -191,31 +229,19 @@ class _Leasing:
                 self._lost.append(row)
                 self._fail(row, AttemptKind.LOST, LOST_MESSAGE)
                 continue
-            data = large.get(row[DATA_ID]) if row[_DATA] is None else row[_DATA]
-            if data is None or not is_utf8(row):
+            if row[_SIZE] is None or not is_utf8(row):
                 self._fail(row, AttemptKind.FAILURE, UNREADABLE)
                 continue
-            if self._bytes + row[_SIZE] > MAX_LEASE_BYTES and self._kept:
+            if self._bytes + row[_SIZE] > MAX_LEASE_BYTES and (self._kept or kept):
                 self._full = True
-                return
+                break
             self._bytes += row[_SIZE]
             if was_held:
                 self._lost.append(row)
                 self._remember(row, AttemptKind.LOST, LOST_MESSAGE)
                 row = (*row[:LOST], (row[LOST] or 0) + 1, *row[LOST + 1 :])  # noqa: PLW2901
-            self._kept.append((row, data))
-
-    async def _large_payloads(self, rows: Sequence[Row]) -> dict[int, str]:
-        """The payloads that did not come with their rows, as many as may be kept."""
-        room = MAX_LEASE_BYTES - self._bytes
-        wanted: list[int] = []
-        for row in rows:
-            if row[_DATA] is None and row[_SIZE] is not None:
-                if wanted and room < row[_SIZE]:
-                    break
-                room -= row[_SIZE]
-                wanted.append(row[DATA_ID])
-        return dict(await self._session.rows("payloads", ids=wanted)) if wanted else {}
+            kept.append(row)
+        return kept
 
     def _fail(self, row: Row, kind: AttemptKind, message: str) -> None:
         self._failed.append(row)

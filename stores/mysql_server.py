@@ -48,6 +48,8 @@ class Server(Struct, frozen=True, kw_only=True):
     inbox: bool
     """whether event receipts of the Go service are there (`worker_gorgeinbox`); then ours go there too"""
 
+    worker_database: str
+    companion_database: str
     statements: Mapping[str, Statement]
 
 
@@ -60,6 +62,8 @@ async def look(connection: Connection, settings: MysqlSettings, options: StoreOp
     tables = await _tables(connection, settings)
     companion = await mysql_companion.prepare(connection, settings)
     skips_locked = skip_locked and can_skip_locked(version)
+    filled = statements(settings, options, companion=companion, skips_locked=skips_locked)
+    await _lift_counter(connection, filled)
     if not skips_locked:
         _log.info("the server cannot skip locked rows: leases read first and lock then", version=version)
     return Server(
@@ -70,8 +74,18 @@ async def look(connection: Connection, settings: MysqlSettings, options: StoreOp
         packet=int(facts[2]),
         companion=companion,
         inbox=INBOX in tables,
-        statements=statements(settings, options, companion=companion, skips_locked=skips_locked),
+        worker_database=settings.worker_database,
+        companion_database=settings.companion_database,
+        statements=filled,
     )
+
+
+async def _lift_counter(connection: Connection, filled: Mapping[str, Statement]) -> None:
+    """Move the id counter past every id in use: a restored backup may have left it behind."""
+    (behind,) = await connection.run(filled["counter_behind"].fill({}))
+    if behind.rows:
+        await connection.run(filled["lift_counter"].fill({}))
+        _log.warning("the id counter was behind the tables and has been moved past them", highest_id=behind.rows[0][0])
 
 
 async def _tables(connection: Connection, settings: MysqlSettings) -> set[str]:
@@ -116,6 +130,7 @@ def statements(
         "worker": f"`{settings.worker_database}`",
         "companion": f"`{settings.companion_database}`",
         "skip_locked": "SKIP LOCKED" if skips_locked else "",
+        "nowait": "NOWAIT" if skips_locked else "",
         "patience": str(options.patience),
     }
     if not companion:

@@ -37,6 +37,7 @@ class Session:
         self.options = options
         self.committing = False
         """whether a COMMIT was sent and its answer has not been seen"""
+        self.wrote = False
 
     @property
     def connection_name(self) -> str:
@@ -48,9 +49,9 @@ class Session:
         """The store's time as SQL: the server's, unless a test has its own."""
         return Sql("UNIX_TIMESTAMP()") if self.options.now is None else Sql(self.options.now())
 
-    def fill(self, name: str, **values: Value) -> str:
-        """A statement of mysql.sql with its values."""
-        return self.server.statements[name].fill(values)
+    def fill(self, statement: str, /, **values: Value) -> str:
+        """A statement of mysql.sql, by its name, with its values."""
+        return self.server.statements[statement].fill(values)
 
     async def trip(self, *statements: str) -> list[Answer]:
         """Send statements in one trip; the answer of each."""
@@ -59,9 +60,9 @@ class Session:
             raise InvalidRequest("data", f"the server takes at most {self.server.packet} bytes (max_allowed_packet)")
         return await self._connection.run(sql)
 
-    async def rows(self, name: str, **values: Value) -> Sequence[Row]:
+    async def rows(self, statement: str, /, **values: Value) -> Sequence[Row]:
         """All rows of one statement, in a trip of its own."""
-        return (await self.trip(self.fill(name, **values)))[0].rows
+        return (await self.trip(self.fill(statement, **values)))[0].rows
 
     async def begin(self, *statements: str) -> list[Answer]:
         """Begin a transaction, with its first statements in the same trip; the answers of these."""
@@ -73,6 +74,7 @@ class Session:
         self.committing = True
         answers = await self.trip(*statements, "COMMIT")
         self.committing = self._connection.in_transaction = False
+        self.wrote = True
         return answers[:-1]
 
     async def end(self) -> None:
@@ -114,6 +116,8 @@ class Sessions:
     def __init__(self, pool: Pool, options: StoreOptions) -> None:
         self._pool = pool
         self._options = options
+        self.write_refused = False
+        """whether the server took no writes when it was last asked to"""
 
     async def play(self, operation: str, work: Callable[[Session], Awaitable[T]]) -> T:
         """Play a transaction, again where it was surely rolled back. Raises StoreUnavailable where nobody knows.
@@ -129,14 +133,19 @@ class Sessions:
                 async with self._pool.connection(operation) as (connection, server):
                     session = Session(connection, server, self._options)
                     try:
-                        return await work(session)
+                        answer = await work(session)
                     finally:
                         if not connection.closed:
                             await session.end()
+                    if session.wrote:
+                        self.write_refused = False
+                    return answer
             except ServerError as error:
                 failure = error
             if failure.connection_lost or failure.number in MISSING:
                 self._pool.forget()
+            if failure.kind in {Kind.READ_ONLY, Kind.FULL}:
+                self.write_refused = True
             if failure.kind is Kind.REPLAY and time.monotonic() < until:
                 replays += 1
                 await asyncio.sleep(uniform(0.001, 0.01) * min(2**replays, 32))

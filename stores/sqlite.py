@@ -4,7 +4,6 @@ Calls that wait at the same time share one commit. The rules are in `sqlite_leas
 neighbours; the statements in `sql/sqlite.sql`.
 """
 
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -50,6 +49,7 @@ from stores import (
     sqlite_operators,
     sqlite_settle,
 )
+from stores.backlog_cache import BacklogCache
 from stores.ledger import Ledger
 from stores.sqlite_changes import Changes
 from stores.sqlite_lease import LeaseRequest
@@ -57,10 +57,6 @@ from stores.sqlite_session import Session, Synchronous, open_sessions
 from stores.sqlite_threads import SHARED_COMMIT, SessionThread, serve_reads, serve_writes
 
 T = TypeVar("T")
-
-_BACKLOG_SECONDS = 15.0
-_BACKLOG_SHARE = 50
-"""A backlog is answered again for this many times as long as it took to count, at most _BACKLOG_SECONDS."""
 
 
 class SqliteStore:
@@ -70,8 +66,7 @@ class SqliteStore:
         self._writer = writer
         self._reader = reader
         self._changes = changes
-        self._backlog: list[Backlog] = []
-        self._backlog_until = 0.0
+        self._backlog = BacklogCache()
 
     async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
         tasks = list(tasks)
@@ -211,13 +206,7 @@ class SqliteStore:
         return await self._reader.call("stats", sqlite_lists.stats)
 
     async def backlog(self) -> list[Backlog]:
-        asked_at = time.monotonic()
-        if asked_at >= self._backlog_until:
-            self._backlog = await self._reader.call("backlog", sqlite_lists.backlog)
-            took = time.monotonic() - asked_at
-            if took > 0.02:
-                self._backlog_until = asked_at + min(_BACKLOG_SECONDS, took * _BACKLOG_SHARE)
-        return list(self._backlog)
+        return await self._backlog.get(lambda: self._reader.call("backlog", sqlite_lists.backlog))
 
     async def operations(self) -> dict[str, object]:
         return await self._reader.call("operations", sqlite_lists.operations)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from redis import Redis
 
 from queue_runtime.store import Store, StoreOptions
-from stores import sqlite
+from stores import mysql, sqlite
 from stores.mysql_settings import MysqlSettings
 from tests.phorge_tables import PhorgeTables
 from tests.reference_store import ReferenceStore
@@ -144,4 +144,4 @@ def on_redis(open_store: OpenRedis, plant_row: PlantRedis) -> Open:
     return open_redis
 
 
-STORES: dict[str, Open] = {"reference": open_reference, "sqlite": open_sqlite}
+STORES: dict[str, Open] = {"reference": open_reference, "sqlite": open_sqlite, "mysql": on_mysql(mysql.open_store)}

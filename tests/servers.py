@@ -226,6 +226,7 @@ class MariaDb(Server):
             str(find_program("mariadb-install-db", "mariadb-server")),
             "--no-defaults",
             f"--datadir={self._data}",
+            f"--tmpdir={self.folder}",  # a server that starts removes what looks left over, also another one's files
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
             "--skip-name-resolve",

@@ -120,19 +120,31 @@ CREATE TABLE IF NOT EXISTS {companion}.meta (
 INSERT INTO {worker}.lisk_counter (counterName, counterValue) VALUES ('worker_activetask', LAST_INSERT_ID(:count))
 ON DUPLICATE KEY UPDATE counterValue = LAST_INSERT_ID(counterValue + :count);
 
+-- fragment: used
+SELECT GREATEST(
+    COALESCE((SELECT MAX(id) FROM {worker}.worker_activetask), 0),
+    COALESCE((SELECT MAX(id) FROM {worker}.worker_archivetask), 0)
+) AS top
+
+-- fragment: behind
+used.top > COALESCE((SELECT counterValue FROM {worker}.lisk_counter WHERE counterName = 'worker_activetask'), 0)
+
+-- name: counter_behind
+-- The highest id in use, where the counter has fallen behind it (a restored backup, a lost row).
+SELECT used.top FROM ({used}) used WHERE {behind};
+
 -- name: lift_counter
--- Moves the counter past every id in use, where it has fallen behind (a restored backup, a lost row).
+-- Moves the counter past every id in use.
 INSERT INTO {worker}.lisk_counter (counterName, counterValue)
-SELECT 'worker_activetask', used.top FROM (
-    SELECT GREATEST(
-        COALESCE((SELECT MAX(id) FROM {worker}.worker_activetask), 0),
-        COALESCE((SELECT MAX(id) FROM {worker}.worker_archivetask), 0)
-    ) AS top
-) used
-WHERE used.top > COALESCE(
-    (SELECT counterValue FROM {worker}.lisk_counter WHERE counterName = 'worker_activetask'), 0
-)
+SELECT 'worker_activetask', used.top FROM ({used}) used WHERE {behind}
 ON DUPLICATE KEY UPDATE counterValue = GREATEST(counterValue, used.top);
+
+-- name: read_counter
+SELECT counterValue FROM {worker}.lisk_counter WHERE counterName = 'worker_activetask';
+
+-- name: touch_counter
+-- A write that changes nothing, to see whether the server takes writes.
+UPDATE {worker}.lisk_counter SET counterValue = counterValue WHERE counterName = 'worker_activetask';
 
 -- name: exists_task
 -- In: id. Whether a task of this id was ever committed and is still there.
@@ -232,6 +244,16 @@ SELECT {candidate_columns}, a.leaseExpires FROM (
     SELECT id, priority, taskClass, leaseExpires, dateCreated FROM {worker}.worker_activetask FORCE INDEX (taskClass)
     WHERE taskClass IN (:classes) AND {ready} ORDER BY priority, id LIMIT :limit
 ) a {queues} ORDER BY a.priority, a.id;
+
+-- name: walk_classes
+-- In: classes, after_class, after_id, limit. Rows of these classes; those that are not ready have an expiry or owner, and
+-- come back with an expiry that is not NULL. No locks.
+SELECT {candidate_columns}, a.taken FROM (
+    SELECT id, priority, taskClass, dateCreated, IF({ready}, NULL, 0) AS taken
+    FROM {worker}.worker_activetask FORCE INDEX (taskClass)
+    WHERE taskClass IN (:classes) AND (taskClass > :after_class OR (taskClass = :after_class AND id > :after_id))
+    ORDER BY taskClass, id LIMIT :limit
+) a {queues} ORDER BY a.taskClass, a.id;
 
 -- name: due_window
 -- In: now, limit, without, and a filter of classes: those asked for (all when every_class is 1), less those not wanted.

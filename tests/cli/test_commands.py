@@ -1,66 +1,14 @@
 """The commands: exit codes, what they print, and that no mistake shows a traceback."""
 
 import json
-import os
 import socket
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from queue_runtime.cli.app import cli
-from queue_runtime.config import SETTINGS
-
-
-def invoke(*arguments: str, stdin: str = "", **variables: str) -> Result:
-    """Run a command in an environment without settings but these."""
-    environ: dict[str, str | None] = {name: None for name in os.environ if name.startswith("QUEUE_RUNTIME_")}
-    return CliRunner().invoke(cli, arguments, input=stdin, env=environ | variables)
-
-
-class Answers(BaseHTTPRequestHandler):
-    """A stand-in for a running queue."""
-
-    status = 200
-    body = b'{"status":"ok"}'
-    seen: list[tuple[str, str | None, bytes]]
-
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.seen.append((self.path, self.headers.get("X-Service-Token"), body))
-        self.send_response(self.status)
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    do_GET = do_POST = _answer
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def queue() -> Iterator[type[Answers]]:
-    """A server whose answers a test chooses; `address` is where it listens."""
-
-    class Handler(Answers):
-        seen = []  # noqa: RUF012 - one list for each fixture
-        address: str
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    Handler.address = f"127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield Handler
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def address_of(queue: type[Answers]) -> str:
-    return str(vars(queue)["address"])
+from queue_runtime.settings import SETTINGS
+from tests.cli.commands import invoke
+from tests.cli.conftest import Answers, address_of
 
 
 def test_config_prints_each_setting_with_its_origin_and_masks_secrets() -> None:

@@ -4,13 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from queue_runtime.config import PREFIX, SETTINGS, Setting, explain, load_config, read_environment
+from queue_runtime.config import explain, load_config, read_environment
 from queue_runtime.errors import ConfigError
+from queue_runtime.settings import PREFIX, SETTINGS, Setting
 
 
 def problems(**variables: str) -> str:
     """The faults of an environment; names are given without the prefix."""
     return "\n".join(read_environment({PREFIX + name: text for name, text in variables.items()}).problems)
+
+
+def chosen(setting: Setting, **variables: str) -> dict[str, str]:
+    """An environment in which this setting counts."""
+    return variables | ({PREFIX + "STORE": setting.store} if setting.store else {})
 
 
 def test_an_empty_environment_gives_the_documented_defaults() -> None:
@@ -27,7 +33,7 @@ def test_an_empty_environment_gives_the_documented_defaults() -> None:
 @pytest.mark.parametrize("setting", [one for one in SETTINGS if one.rule.words.startswith("a whole number")])
 @pytest.mark.parametrize("text", ["-1", "1e3", "abc", "999999999999", "4.0", "0x10", "\uff14", "9" * 5000])
 def test_a_bad_integer_stops_the_start_with_name_and_rule(setting: Setting, text: str) -> None:
-    (problem,) = read_environment({setting.variable: text}).problems
+    (problem,) = read_environment(chosen(setting) | {setting.variable: text}).problems
     assert problem.startswith(f"{setting.variable} must be a whole number")
 
 
@@ -156,21 +162,144 @@ def test_a_token_that_no_header_can_carry_is_refused_without_being_shown() -> No
     assert "geh" not in text
 
 
-def test_settings_of_a_store_that_was_not_chosen_stop_the_start() -> None:
-    for name, store in (("MYSQL_HOST", "mysql"), ("NAMESPACE", "mysql"), ("REDIS_URL", "redis"), ("RECORD", "streams")):
-        assert f"set QUEUE_RUNTIME_STORE={store}" in problems(**{name: "x"})
-    assert "x:secret@y" not in problems(REDIS_URL="x:secret@y")
+@pytest.mark.parametrize("setting", [one for one in SETTINGS if one.store], ids=lambda one: one.variable)
+def test_settings_of_a_store_that_was_not_chosen_stop_the_start(setting: Setting) -> None:
+    other = "redis" if setting.store == "mysql" else "mysql"
+    (problem,) = read_environment({"QUEUE_RUNTIME_STORE": other, setting.variable: "s3cret"}).problems
+    assert problem.startswith(
+        f"{setting.variable} is a setting for QUEUE_RUNTIME_STORE={setting.store}, but the store is {other}: "
+    )
+    assert "s3cret" not in problem
 
 
-@pytest.mark.parametrize("store", ["mysql", "redis", "streams"])
-def test_a_store_of_a_later_version_is_refused_as_such(store: str) -> None:
-    assert problems(STORE=store) == f"QUEUE_RUNTIME_STORE is {store}, and this version has sqlite only"
-    assert "QUEUE_RUNTIME_SQLITE_PATH is a setting for" in problems(STORE=store, SQLITE_PATH="x")
+def test_settings_of_another_store_beside_the_default_one_say_how_it_was_chosen() -> None:
+    assert "but the store is sqlite by default: set QUEUE_RUNTIME_STORE=mysql, or" in problems(NAMESPACE="x")
+    assert "but the store is sqlite by default: set QUEUE_RUNTIME_STORE=redis, or" in problems(REDIS_FOO="x")
+    assert "but the store is mysql by GORGE_TASKQUEUE_MYSQL_HOST" in "".join(
+        read_environment({"GORGE_TASKQUEUE_MYSQL_HOST": "db", "QUEUE_RUNTIME_SQLITE_PATH": "x"}).problems
+    )
+
+
+def test_a_store_of_a_later_version_is_refused_as_such() -> None:
+    assert problems(STORE="streams", RECORD="mysql") == (
+        "QUEUE_RUNTIME_STORE is streams, and this version has sqlite, mysql and redis only"
+    )
+    assert "QUEUE_RUNTIME_SQLITE_PATH is a setting for" in problems(STORE="streams", SQLITE_PATH="x")
+    assert "(a later version; this one has sqlite, mysql and redis only)" in problems(RECORD="mysql")
 
 
 def test_an_unknown_store_is_never_replaced_by_the_default() -> None:
-    assert "QUEUE_RUNTIME_STORE must be one of sqlite: did you mean sqlite?" in problems(STORE="sqlit")
+    assert problems(STORE="sqlit", MYSQL_HOST="db") == (
+        "QUEUE_RUNTIME_STORE must be one of sqlite, mysql, redis: did you mean sqlite? (it is 'sqlit')"
+    )
     assert "QUEUE_RUNTIME_SQLITE_FOO is not a setting" in problems(SQLITE_FOO="1")
+    assert "did you mean QUEUE_RUNTIME_MYSQL_HOST?" in problems(STORE="mysql", MYSQL_HOSTS="1")
+
+
+def test_mysql_has_defaults_for_a_server_on_this_machine() -> None:
+    config = load_config({"QUEUE_RUNTIME_STORE": "MySQL"})
+    assert (config.store, config.mysql_host, config.mysql_port, config.mysql_socket) == (
+        "mysql", "127.0.0.1", 3306, None,
+    )  # fmt: skip
+    assert (config.mysql_user, config.mysql_password, config.namespace) == ("phorge", "", "phabricator")
+    assert (config.mysql_tls_ca, config.mysql_connections, config.mysql_driver) == (None, 8, "aiomysql")
+
+
+def test_a_socket_wins_over_host_and_port_and_says_so() -> None:
+    environ = {"QUEUE_RUNTIME_STORE": "mysql", "QUEUE_RUNTIME_MYSQL_SOCKET": "/run/mysqld/mysqld.sock"}
+    assert read_environment(environ).warnings == ()
+    reading = read_environment(environ | {"QUEUE_RUNTIME_MYSQL_HOST": "db"})
+    assert reading.warnings == ("without effect, because QUEUE_RUNTIME_MYSQL_SOCKET is set: QUEUE_RUNTIME_MYSQL_HOST",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("NAMESPACE", "a-b"), ("NAMESPACE", "a`b"), ("NAMESPACE", "n" * 49), ("NAMESPACE", "\u00e4"),
+        ("MYSQL_HOST", "db:3306"), ("MYSQL_HOST", "mysql://db"), ("MYSQL_HOST", "a b"), ("MYSQL_USER", "u" * 81),
+        ("MYSQL_PORT", "0"), ("MYSQL_CONNECTIONS", "0"), ("MYSQL_CONNECTIONS", "101"), ("MYSQL_DRIVER", "mysqldb"),
+        ("MYSQL_TLS_CA", "/no/such/file"),
+    ],
+)  # fmt: skip
+def test_a_bad_setting_of_mysql_is_a_fault(name: str, text: str) -> None:
+    assert problems(STORE="mysql", **{name: text}).startswith(f"{PREFIX}{name} must be")
+
+
+@pytest.mark.parametrize("host", ["db", "db-1.example.test", "10.0.0.1", "::1", "fe80::1%eth0"])
+def test_a_host_is_a_name_or_an_address(host: str) -> None:
+    assert load_config({"QUEUE_RUNTIME_STORE": "mysql", "QUEUE_RUNTIME_MYSQL_HOST": host}).mysql_host == host
+
+
+def test_ended_tasks_are_kept_as_long_as_the_store_is_used_to() -> None:
+    """Phorge's own collector clears its archive."""
+    days = {store: load_config({"QUEUE_RUNTIME_STORE": store}).retention_days for store in ("sqlite", "mysql", "redis")}
+    assert days == {"sqlite": 14, "mysql": None, "redis": 14}
+    environ = {"QUEUE_RUNTIME_STORE": "mysql", "QUEUE_RUNTIME_RETENTION_DAYS": "30"}
+    assert load_config(environ).retention_days == 30
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1:6379/0", "redis://cache", "rediss://:pw@cache:6380/2", "redis://user:p%40ss@[::1]:1/",
+        "unix:///run/redis.sock?db=1", "redis://cache/0?socket_timeout=5", "redis+sentinel://a:26379,b/main/2",
+        "rediss+sentinel://user:pw@a:1/main?sentinel_password=x",
+    ],
+)  # fmt: skip
+def test_a_redis_url_is_taken_as_it_is(url: str) -> None:
+    assert load_config({"QUEUE_RUNTIME_STORE": "redis", "QUEUE_RUNTIME_REDIS_URL": url}).redis_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "cache:6379", "http://s3cret@cache", "redis://", "redis://:s3cret@", "redis://cache:99999", "redis://cache:0",
+        "redis://cache/db", "unix://", "redis://a:s3cret/x@cache:1", "redis://s3cret cache",
+        "redis+sentinel://:s3cret@a:1", "redis+sentinel://a:s3cret/main", "redis+sentinel:///main",
+    ],
+)  # fmt: skip
+def test_a_bad_redis_url_is_a_fault_that_does_not_show_it(url: str) -> None:
+    text = problems(STORE="redis", REDIS_URL=url)
+    assert text.startswith("QUEUE_RUNTIME_REDIS_URL must")
+    assert "s3cret" not in text
+
+
+def test_the_password_of_a_url_is_a_secret_and_the_rest_of_it_is_not() -> None:
+    environ = {
+        "QUEUE_RUNTIME_STORE": "redis",
+        "QUEUE_RUNTIME_REDIS_URL": "redis+sentinel://:p%40ss@a:1/m?sentinel_password=x",
+    }
+    assert load_config(environ).secrets == ("p%40ss", "p@ss", "x")
+    assert load_config({}).secrets == ()
+    assert load_config({"QUEUE_RUNTIME_STORE": "mysql", "QUEUE_RUNTIME_MYSQL_PASSWORD": "pw"}).secrets == ("pw",)
+
+
+def test_the_passwords_may_come_from_files(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("pw\n")
+    mysql = load_config({"QUEUE_RUNTIME_STORE": "mysql", "QUEUE_RUNTIME_MYSQL_PASSWORD_FILE": str(file)})
+    assert mysql.mysql_password == "pw"
+    file.write_text("redis://:pw@cache:1/0\n")
+    redis = load_config({"QUEUE_RUNTIME_STORE": "redis", "QUEUE_RUNTIME_REDIS_URL_FILE": str(file)})
+    assert redis.redis_url == "redis://:pw@cache:1/0"
+    assert "is a setting for QUEUE_RUNTIME_STORE=mysql" in problems(MYSQL_PASSWORD_FILE=str(file))
+
+
+def test_redis_has_settings_of_its_own() -> None:
+    config = load_config({"QUEUE_RUNTIME_STORE": "redis"})
+    assert (config.redis_url, config.redis_prefix) == ("redis://127.0.0.1:6379/0", "queue-runtime")
+    assert (config.redis_allow_eviction, config.event_days) == (False, None)
+    assert load_config({"QUEUE_RUNTIME_STORE": "redis", "QUEUE_RUNTIME_EVENT_DAYS": "30"}).event_days == 30
+    assert "QUEUE_RUNTIME_REDIS_PREFIX must" in problems(STORE="redis", REDIS_PREFIX="{a}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("LISTEN", "8090"), ("ROUTES", "A"), ("QUEUES", "a b"), ("TASK_CLASSES", "*W"), ("HANDLERS", "demo"),
+     ("FEED_POLICY_FILE", "/nix"), ("SERVER", "apache"), ("SLOTS", "0")],
+)  # fmt: skip
+def test_a_problem_shows_the_value_once(name: str, text: str) -> None:
+    assert problems(**{name: text}).count(repr(text)) == 1
 
 
 def test_routes_keep_their_order_and_name_their_queue() -> None:
@@ -250,17 +379,25 @@ def test_what_is_in_force_is_shown_with_its_origin_and_without_secrets(tmp_path:
     assert by_name["QUEUE_RUNTIME_SLOTS"] == ("4", "QUEUE_RUNTIME_SLOTS")
     assert by_name["QUEUE_RUNTIME_RETRY_SECONDS"] == ("60", "GORGE_TASKQUEUE_RETRY_WAIT")
     assert by_name["QUEUE_RUNTIME_SWEEP_SECONDS"] == ("30", "default")
-    assert len(shown) == len(SETTINGS)
+    # settings of other stores are not in force
+    assert len(shown) == len([one for one in SETTINGS if one.store in {None, "sqlite"}])
+
+
+def test_a_default_is_shown_though_the_setting_is_a_secret() -> None:
+    shown = {one.variable: one.text for one in explain({"QUEUE_RUNTIME_STORE": "redis"})}
+    assert shown["QUEUE_RUNTIME_REDIS_URL"] == "redis://127.0.0.1:6379/0"
 
 
 def test_every_default_obeys_its_own_rule_and_every_field_is_in_the_table() -> None:
     for setting in SETTINGS:
-        if setting.default:
-            setting.rule.read(setting.default)
+        for text in (setting.default, *setting.defaults.values()):
+            if text:
+                setting.rule.read(text)
     assert [one.field for one in SETTINGS] == list(dict.fromkeys(one.field for one in SETTINGS))
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda one: one.variable)
 def test_the_operations_page_has_every_setting_with_its_default(setting: Setting) -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    assert f"| `{setting.variable.removeprefix(PREFIX)}` | {setting.default or '-'} |" in page
+    name = setting.variable.removeprefix(PREFIX)
+    assert f"| `{name}` | {setting.default_words or '-'} | {setting.rule.words} | {setting.sentence} |" in page

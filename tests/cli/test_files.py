@@ -35,7 +35,7 @@ def test_the_constraints_have_what_the_project_asks_for() -> None:
     extras = project["optional-dependencies"]
 
     def names(requirements: list[str]) -> set[str]:
-        return {re.split(r"[<>=\[ ;]", one)[0] for one in requirements}
+        return {re.split(r"[<>=\[ ;]", one)[0].lower() for one in requirements}
 
     runtime = pinned("constraints.txt").keys()
     assert names([*project["dependencies"], *extras["fast"]]) <= runtime

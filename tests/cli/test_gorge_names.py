@@ -36,20 +36,95 @@ def test_a_drain_time_of_zero_means_what_it_meant_for_gorge() -> None:
     assert load_config({"GORGE_WORKER_DRAIN_TIMEOUT_SEC": "0"}).grace_seconds == 30
 
 
-@pytest.mark.parametrize("name", ["MYSQL_HOST", "MYSQL_PORT", "MYSQL_USER", "MYSQL_PASS", "NAMESPACE"])
-def test_a_deployment_on_mysql_is_never_served_from_an_empty_sqlite_file(name: str) -> None:
-    (problem,) = read_environment({f"GORGE_TASKQUEUE_{name}": "hunter2"}).problems
-    assert f"GORGE_TASKQUEUE_{name}" in problem
-    assert "set QUEUE_RUNTIME_STORE=mysql" in problem
-    assert "hunter2" not in problem
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("MYSQL_HOST", "db"), ("MYSQL_PORT", "3307"), ("MYSQL_USER", "u"), ("MYSQL_PASS", "pw"), ("NAMESPACE", "ns")],
+)
+def test_a_deployment_on_mysql_that_names_no_store_stays_on_mysql(name: str, text: str) -> None:
+    reading = read_environment({f"GORGE_TASKQUEUE_{name}": text})
+    assert reading.config is not None
+    assert reading.config.store == "mysql"
+    assert f"the store is mysql, as it was for gorge, because GORGE_TASKQUEUE_{name} is set" in reading.notices
 
 
-def test_the_old_name_of_the_store_is_understood() -> None:
-    (problem,) = read_environment({"GORGE_TASKQUEUE_BACKEND": "mysql", "GORGE_TASKQUEUE_MYSQL_HOST": "db"}).problems
-    assert problem == "GORGE_TASKQUEUE_BACKEND is mysql, and this version has sqlite only"
+def test_a_deployment_on_mysql_is_never_served_from_an_empty_sqlite_file() -> None:
+    """Not even where somebody asks for it, without taking the old names away."""
+    environ = {"GORGE_TASKQUEUE_MYSQL_PASS": "hunter2", "QUEUE_RUNTIME_STORE": "sqlite"}
+    (problem,) = read_environment(environ).problems
+    assert problem == (
+        "GORGE_TASKQUEUE_MYSQL_PASS is a setting for QUEUE_RUNTIME_STORE=mysql, but the store is sqlite: "
+        "set QUEUE_RUNTIME_STORE=mysql, or remove GORGE_TASKQUEUE_MYSQL_PASS"
+    )
+
+
+def test_all_names_of_a_deployment_on_mysql_work() -> None:
+    environ = {
+        "GORGE_TASKQUEUE_BACKEND": "mysql",
+        "GORGE_TASKQUEUE_MYSQL_HOST": "db",
+        "GORGE_TASKQUEUE_MYSQL_PORT": "3307",
+        "GORGE_TASKQUEUE_MYSQL_USER": "queue",
+        "GORGE_TASKQUEUE_MYSQL_PASS": "pw",
+        "GORGE_TASKQUEUE_NAMESPACE": "phabricator",
+    }
+    config = load_config(environ)
+    assert (config.store, config.mysql_host, config.mysql_port) == ("mysql", "db", 3307)
+    assert (config.mysql_user, config.mysql_password, config.namespace) == ("queue", "pw", "phabricator")
+
+
+def test_what_gorge_did_by_default_is_done_for_a_deployment_that_replaces_it() -> None:
+    config = load_config({"GORGE_TASKQUEUE_BACKEND": "mysql"})
+    assert (config.mysql_host, config.mysql_port, config.mysql_user) == ("127.0.0.1", 3306, "phorge")
+    assert config.namespace == "phorge"
+    # who names the store by our own name gets our own default
+    assert load_config({"QUEUE_RUNTIME_STORE": "mysql"}).namespace == "phabricator"
+
+
+def test_the_old_names_of_redis_become_one_url() -> None:
+    environ = {
+        "GORGE_TASKQUEUE_BACKEND": "redis",
+        "GORGE_TASKQUEUE_REDIS_ADDR": "cache:6380",
+        "GORGE_TASKQUEUE_REDIS_PASSWORD": "p@ss/word",
+        "GORGE_TASKQUEUE_REDIS_DB": "3",
+        "GORGE_TASKQUEUE_REDIS_KEY_PREFIX": "gorge:tq:",
+    }
+    reading = read_environment(environ)
+    assert reading.config is not None
+    assert reading.config.redis_url == "redis://:p%40ss%2Fword@cache:6380/3"
+    assert reading.config.redis_prefix == "queue-runtime"
+    assert not any("p@ss" in line or "p%40" in line for line in (*reading.notices, *reading.warnings))
+    (warning,) = reading.warnings
+    assert "not seen here" in warning
+    assert load_config({"GORGE_TASKQUEUE_BACKEND": "redis"}).redis_url == "redis://127.0.0.1:6379/0"
+    assert load_config({"GORGE_TASKQUEUE_BACKEND": "redis", "GORGE_TASKQUEUE_REDIS_DB": "2"}).redis_url.endswith("/2")
+
+
+def test_old_names_of_the_store_that_gorge_did_not_use_are_told_and_ignored() -> None:
+    both = {"GORGE_TASKQUEUE_MYSQL_HOST": "db", "GORGE_TASKQUEUE_REDIS_ADDR": "cache:6379"}
+    reading = read_environment(both)
+    assert reading.config is not None
+    assert reading.config.store == "mysql"
+    assert "GORGE_TASKQUEUE_REDIS_ADDR is ignored: it is for redis, and the store is mysql" in reading.notices
+    reading = read_environment({**both, "GORGE_TASKQUEUE_BACKEND": "redis"})
+    assert reading.config is not None
+    assert (reading.config.store, reading.config.redis_url) == ("redis", "redis://cache:6379/0")
+    assert "GORGE_TASKQUEUE_MYSQL_HOST is ignored: it is for mysql, and the store is redis" in reading.notices
+
+
+def test_an_address_in_redis_alone_does_not_choose_the_store() -> None:
+    (problem,) = read_environment({"GORGE_TASKQUEUE_REDIS_ADDR": "cache:6379"}).problems
+    assert "but the store is sqlite by default: set QUEUE_RUNTIME_STORE=redis" in problem
+
+
+def test_the_old_name_of_the_store_takes_our_words_only() -> None:
     # gorge took MySQL for any word it did not know
     (problem,) = read_environment({"GORGE_TASKQUEUE_BACKEND": "postgres"}).problems
     assert problem.startswith("GORGE_TASKQUEUE_BACKEND must be one of sqlite")
+
+
+def test_the_store_by_both_names_must_be_the_same() -> None:
+    (problem,) = read_environment({"GORGE_TASKQUEUE_BACKEND": "redis", "QUEUE_RUNTIME_STORE": "mysql"}).problems
+    assert problem.endswith("both set, to different values: keep QUEUE_RUNTIME_STORE")
+    assert load_config({"GORGE_TASKQUEUE_MYSQL_HOST": "db", "QUEUE_RUNTIME_STORE": "mysql"}).mysql_host == "db"
 
 
 def test_both_names_with_different_values_are_a_fault_and_with_the_same_are_not() -> None:
@@ -79,7 +154,6 @@ def test_a_bad_value_is_reported_under_the_name_it_was_given_by() -> None:
         "GORGE_WORKER_CONDUIT_URL",
         "GORGE_CONDUIT_UPSTREAM_URL",
         "GORGE_CONFIG_FILE",
-        "GORGE_TASKQUEUE_REDIS_ADDR",
     ],
 )
 def test_what_this_version_cannot_do_is_refused_with_the_reason(name: str) -> None:

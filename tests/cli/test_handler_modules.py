@@ -63,6 +63,21 @@ def test_a_syntax_error_names_the_file_and_the_line(tmp_path: Path) -> None:
     assert f"{broken}, line 2: SyntaxError" in str(caught.value)
 
 
+def test_no_message_shows_the_name_that_a_file_is_loaded_under(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("import sys\nsys.modules[__name__].nothing\n")
+    with pytest.raises(ConfigError, match="module 'broken' has no attribute 'nothing'"):
+        load_registries([f"{broken}:registry"])
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(GOOD.format(name="MineWorker"))
+    one, two = load_registries([f"{tmp_path}/one.py:registry", f"{tmp_path}/two.py:registry"])
+    with pytest.raises(ConfigError) as caught:
+        one.merge(two)
+    assert str(caught.value) == (
+        f"task class MineWorker has two handlers: {tmp_path}/one.py: run, line 5 and {tmp_path}/two.py: run, line 5"
+    )
+
+
 def test_every_faulty_name_is_reported_together(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("registry = 7\n")
     with pytest.raises(ConfigError) as caught:
