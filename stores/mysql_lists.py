@@ -171,7 +171,9 @@ def _parts_of(session: Session, state: State) -> list[tuple[str, str]]:
                 ("leaseExpires", session.fill("where_due", now=session.now)),
             ]
         case State.WAITING:
-            return [("leaseExpires", session.fill("where_delayed", now=session.now)), *_waiting(session)]
+            others = session.fill("where_other_sentinel", sentinels=[sentinel.value for sentinel in Sentinel])
+            delayed = session.fill("where_delayed", now=session.now)
+            return [("leaseExpires", delayed), *_waiting(session), ("key_owner", others)]
         case State.LEASED:
             return _held(session)
         case State.PARKED:
@@ -364,8 +366,13 @@ def _table_facts(place: tuple[str, str], sizes: Sequence[int | None] | None) -> 
 
 
 async def foreign_owners(session: Session) -> list[dict[str, object]]:
-    """Hosts whose native taskmasters hold tasks or ended some lately, and how many lease owners of theirs were seen."""
-    rows = await _read(session, "foreign_owners", since=Sql(f"{session.now} - {LATELY}"), limit=FOREIGN)
+    """Hosts whose native taskmasters hold tasks or ended some lately."""
+    since = Sql(f"{session.now} - {LATELY}")
+    return native_hosts(await _read(session, "foreign_owners", since=since, limit=FOREIGN))
+
+
+def native_hosts(rows: Sequence[Row]) -> list[dict[str, object]]:
+    """The hosts of native owners, and how many owners of each there are."""
     hosts: dict[str, int] = {}
     for (owner,) in rows:
         native = _NATIVE_OWNER.fullmatch(owner)

@@ -24,10 +24,13 @@ def load_statements(
     They stand in `sql/<dialect>.sql` and, if it is there, `sql/<dialect>_reading.sql`. `given` fragments are known
     from the start, and win over those of the same name in the files.
     """
-    folder = files("stores").joinpath("sql")
-    parts = [folder.joinpath(f"{dialect}{part}.sql") for part in ("", "_reading")]
-    text = "\n".join(part.read_text(encoding="utf-8") for part in parts if part.is_file())
-    return parse_statements(text, given, only=only)
+    return parse_statements("\n".join(read_file(dialect + part) for part in ("", "_reading")), given, only=only)
+
+
+def read_file(name: str) -> str:
+    """The text of a file of statements; nothing where there is none."""
+    file = files("stores").joinpath("sql", f"{name}.sql")
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def parse_statements(

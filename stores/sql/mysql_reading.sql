@@ -63,6 +63,10 @@ a.leaseOwner = :owner
 -- name: where_held
 a.leaseOwner IS NOT NULL AND a.leaseOwner NOT IN (:sentinels)
 
+-- name: where_other_sentinel
+-- Owners of the form (…) that other programs may write.
+a.leaseOwner LIKE '(%)' AND a.leaseOwner NOT IN (:sentinels)
+
 -- name: where_due
 -- Rows in state ready that are not `where_unowned`.
 a.leaseExpires <= :now AND a.leaseOwner IS NOT NULL

@@ -155,9 +155,10 @@ SELECT id FROM lane WHERE task_class = ? AND queue = ?;
 INSERT INTO lane (task_class, queue) VALUES (?, ?) RETURNING id;
 
 -- name: insert_task
+-- Ends in the values of one row; for several rows they are repeated.
 INSERT INTO task (id, lane, priority, owner, expires, date_created, date_modified, object_phid, container_phid,
     idempotency_key, max_attempts, data)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7, ?8, ?9, ?10, ?11);
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_payload
 INSERT INTO payload (task_id, data) VALUES (?, ?);

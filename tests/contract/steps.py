@@ -1,5 +1,6 @@
 """Short names for the moves that the contract tests make."""
 
+import asyncio
 from itertools import count
 
 from queue_runtime.store import Store
@@ -99,9 +100,12 @@ def expiry(task: Task) -> int:
 
 
 async def settle(store: Store, lease: Lease, outcome: Outcome) -> Settled:
-    """Settle one."""
-    (settled,) = await store.settle([Settlement.held(lease, outcome)])
-    return settled
+    """Settle one, again while somebody else has the row locked."""
+    while True:
+        (settled,) = await store.settle([Settlement.held(lease, outcome)])
+        if settled.verdict is not Verdict.BUSY:
+            return settled
+        await asyncio.sleep(0.001)
 
 
 async def verdicts(store: Store, *settlements: Settlement) -> list[Verdict]:

@@ -15,6 +15,14 @@ async def test_no_task_is_leased_twice(store: Store) -> None:
     assert sorted(taken) == ids
 
 
+async def test_no_task_is_leased_twice_through_a_filter(store: Store) -> None:
+    """Candidates that somebody else has taken meanwhile are passed over, and others taken in their place."""
+    ids = await add(store, *[NewTask(task_class=name) for name in "AB" * 100])
+    calls = await asyncio.gather(*[store.lease(worker(), 7, 60, classes={"A"}) for _ in range(20)])
+    taken = [task.id for rows in calls for task in rows]
+    assert sorted(taken) == ids[::2]
+
+
 async def test_calls_under_one_name_get_different_tasks_and_all_of_their_own(store: Store) -> None:
     """R091: two parallel calls with the same X-Lease-Owner."""
     await add_plain(store, 40)

@@ -16,16 +16,18 @@ from types import ModuleType
 import pytest
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.mysql_faults import MYSQL_FAULTS
 from tests.mutants.reference_faults import REFERENCE_FAULTS
 from tests.mutants.sqlite_faults import SQLITE_FAULTS
 
 ROOT = Path(__file__).parents[2]
 
-MUTANTS = REFERENCE_FAULTS + SQLITE_FAULTS
+MUTANTS = REFERENCE_FAULTS + SQLITE_FAULTS + MYSQL_FAULTS
 
 NO_FAULT = (
     Mutant("no fault in the reference store", "reference", "", (), ("*",)),
     Mutant("no fault in the SQLite store", "sqlite", "", (), ("settle_rounds", "retention")),
+    Mutant("no fault in the MySQL store", "mysql", "", (), ("settle_rounds", "retention")),
 )
 """The same run without a fault, which must pass: what is caught is caught for its fault."""
 
@@ -41,7 +43,8 @@ def plant(mutant: Mutant) -> None:
         text = text.replace(old, new)
     if mutant.path.endswith(".sql"):
         sqltext = import_module("stores.sqltext")
-        sqltext.load_statements = lambda dialect: sqltext.parse_statements(text)  # type: ignore[attr-defined]
+        whole, planted = sqltext.read_file, Path(mutant.path).stem
+        sqltext.read_file = lambda name: text if name == planted else whole(name)  # type: ignore[attr-defined]
     else:
         load(mutant.path, text)
 
