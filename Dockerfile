@@ -23,7 +23,8 @@ ENV PATH=/opt/queue-runtime/bin:$PATH \
     QUEUE_RUNTIME_LISTEN=:8090 \
     QUEUE_RUNTIME_LOG_FORMAT=json
 USER 10001:10001
-# QUEUE_RUNTIME_SQLITE_PATH is relative by default, so the queue's file is kept in the volume.
+# QUEUE_RUNTIME_SQLITE_PATH is relative by default, so the queue's file is kept in the volume. The stores mysql and redis
+# keep nothing here.
 WORKDIR /var/lib/queue-runtime
 VOLUME /var/lib/queue-runtime
 EXPOSE 8090

@@ -35,7 +35,7 @@ $(READY): pyproject.toml constraints.txt constraints-dev.txt
 	@touch $@
 
 # The tests start private servers from Debian's packages (tests/servers.py). Root installs them, as it does venv.
-servers:
+servers:  ## Install the database servers that the tests start (make test does it by itself)
 	@have() { PATH="$$PATH:/usr/sbin" command -v "$$1" >/dev/null; }; missing=(); \
 	{ have mariadbd && have mariadb-install-db; } || missing+=(mariadb-server); \
 	have redis-server || missing+=(redis-server); \

@@ -1,9 +1,11 @@
 """The composition root: builds everything from the configuration and runs it. Only it imports stores and handlers."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import structlog
@@ -11,9 +13,10 @@ import structlog
 from handlers import catalog
 from queue_runtime.api.app import create_app
 from queue_runtime.backoff import Outage, pause
-from queue_runtime.config import PREFIX, Config
+from queue_runtime.config import Config
 from queue_runtime.doorbell import Doorbell
 from queue_runtime.errors import ConfigError, StoreUnavailable
+from queue_runtime.findings import Finding, note, ok
 from queue_runtime.handler_modules import load_registries
 from queue_runtime.heartbeat import Heartbeat
 from queue_runtime.intake import Intake
@@ -22,6 +25,7 @@ from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.metrics import Metrics
 from queue_runtime.registry import Registry
 from queue_runtime.server import Server
+from queue_runtime.settings import PREFIX
 from queue_runtime.settler import Settler
 from queue_runtime.signals import end_process
 from queue_runtime.stats import WorkerStats
@@ -29,7 +33,10 @@ from queue_runtime.store import Store, StoreOptions
 from queue_runtime.supervisor import Runtime, supervise
 from queue_runtime.sweep_loop import SweepLoop
 from queue_runtime.watchdog import Watchdog
-from stores import sqlite
+
+if TYPE_CHECKING:
+    from stores.mysql_settings import MysqlSettings
+    from stores.redis import RedisStore
 
 log = structlog.get_logger()
 
@@ -47,11 +54,11 @@ def run(config: Config) -> int:
 
 def check_extras(config: Config) -> None:
     """Raise ConfigError where a chosen part is not installed."""
-    chosen = {"QUEUE_RUNTIME_SERVER": config.server, "QUEUE_RUNTIME_EVENT_LOOP": config.event_loop}
+    chosen = {"SERVER": config.server, "EVENT_LOOP": config.event_loop, "MYSQL_DRIVER": config.mysql_driver}
     missing = [
-        f"{variable}={name} needs the extra: pip install 'queue-runtime[fast]'"
-        for variable, name in chosen.items()
-        if name in {"uvicorn", "uvloop"} and find_spec(name) is None
+        f"{PREFIX}{name}={choice} needs the extra: pip install 'queue-runtime[fast]'"
+        for name, choice in chosen.items()
+        if choice in {"uvicorn", "uvloop", "asyncmy"} and find_spec(choice) is None
     ]
     if missing:
         raise ConfigError(missing)
@@ -73,16 +80,133 @@ def load_handlers(config: Config) -> Registry:
     return registry
 
 
-async def serve(config: Config, registry: Registry | None) -> int:
-    """Open the store and run everything on it. `registry` None: no worker."""
-    options = StoreOptions(
+class Backend(NamedTuple):
+    """What one kind of store is asked for. Its modules are loaded when it is used, because a driver takes its time."""
+
+    opening: Callable[[Config, StoreOptions], AbstractAsyncContextManager[Store]]
+    create: Callable[[Config], Awaitable[list[Finding]]]
+    """makes what must be there before the first start"""
+
+    examine: Callable[[Config, bool], Awaitable[list[Finding]]]
+    """looks at everything; with True it also repairs what can be repaired"""
+
+
+def _open_sqlite(config: Config, options: StoreOptions) -> AbstractAsyncContextManager[Store]:
+    from stores import sqlite
+
+    return sqlite.open_store(config.sqlite_path, options, synchronous=config.sqlite_synchronous)
+
+
+async def _create_sqlite(config: Config) -> list[Finding]:
+    path = config.sqlite_path.absolute()
+    there = path.exists()
+    async with _open_sqlite(config, options_of(config)) as store:
+        await store.ping()
+    return [ok("file", f"{path} {'was there' if there else 'is made'}")]
+
+
+async def _examine_sqlite(config: Config, repair: bool) -> list[Finding]:
+    from stores import sqlite_doctor
+
+    found = await sqlite_doctor.examine(config.sqlite_path)
+    return [*found, *([_NOTHING_TO_REPAIR] if repair else [])]
+
+
+def _mysql_settings(config: Config) -> "MysqlSettings":
+    from stores.mysql_settings import MysqlSettings
+
+    return MysqlSettings(
+        host=config.mysql_host,
+        port=config.mysql_port,
+        socket=None if config.mysql_socket is None else str(config.mysql_socket),
+        user=config.mysql_user,
+        password=config.mysql_password,
+        namespace=config.namespace,
+        tls_ca=config.mysql_tls_ca,
+        connections=config.mysql_connections,
+        driver=config.mysql_driver,
+    )
+
+
+def _open_mysql(config: Config, options: StoreOptions) -> AbstractAsyncContextManager[Store]:
+    from stores import mysql
+
+    return mysql.open_store(_mysql_settings(config), options)
+
+
+async def _create_mysql(config: Config) -> list[Finding]:
+    from stores import mysql_companion
+
+    settings = _mysql_settings(config)
+    missing = await mysql_companion.create(settings)
+    return [ok("companion", f"the database {settings.companion_database} {'is made' if missing else 'was there'}")]
+
+
+async def _examine_mysql(config: Config, repair: bool) -> list[Finding]:
+    from stores import mysql_doctor
+
+    found = await mysql_doctor.examine(_mysql_settings(config), options_of(config))
+    return [*found, *([_NOTHING_TO_REPAIR] if repair else [])]
+
+
+def _open_redis(config: Config, options: StoreOptions) -> AbstractAsyncContextManager["RedisStore"]:
+    from stores import redis
+
+    return redis.open_store(
+        config.redis_url,
+        options,
+        prefix=config.redis_prefix,
+        allow_eviction=config.redis_allow_eviction,
+        event_days=config.event_days,
+    )
+
+
+async def _create_redis(config: Config) -> list[Finding]:
+    return await _examine_redis(config, repair=False)
+
+
+async def _examine_redis(config: Config, repair: bool) -> list[Finding]:
+    from stores import redis_doctor
+
+    async with _open_redis(config, options_of(config)) as store:
+        return await redis_doctor.examine(store, mend=repair)
+
+
+_NOTHING_TO_REPAIR = note("repair", "this store's database keeps its indexes by itself, so there is nothing to repair")
+
+BACKENDS: Mapping[str, Backend] = {
+    "sqlite": Backend(_open_sqlite, _create_sqlite, _examine_sqlite),
+    "mysql": Backend(_open_mysql, _create_mysql, _examine_mysql),
+    "redis": Backend(_open_redis, _create_redis, _examine_redis),
+}
+
+
+def create(config: Config) -> list[Finding]:
+    """Make what the chosen store needs. Raises StoreUnavailable or StoreUnusable."""
+    check_extras(config)
+    return anyio.run(BACKENDS[config.store].create, config)
+
+
+def examine(config: Config, *, repair: bool) -> list[Finding]:
+    """What the chosen store has to say of itself."""
+    return anyio.run(BACKENDS[config.store].examine, config, repair)
+
+
+def options_of(config: Config) -> StoreOptions:
+    """What every store takes."""
+    return StoreOptions(
         patience=config.patience,
         max_lost=config.max_lost,
         retention=None if config.retention_days is None else config.retention_days * DAY,
         routes=config.routes,
     )
-    async with opened(config, options) as store:
+
+
+async def serve(config: Config, registry: Registry | None) -> int:
+    """Open the store and run everything on it. `registry` None: no worker."""
+    async with opened(config) as store:
         runtime = build(config, store, registry)
+        gc.freeze()  # all this stays: a full collection would walk it each time, and nothing is answered for 20 ms
         code = await supervise(runtime)
     if runtime.lease_loop is not None and runtime.lease_loop.abandoned_ids:
         end_process(code)  # a handler that does not end would hold up the end of the event loop for ever
@@ -90,7 +214,7 @@ async def serve(config: Config, registry: Registry | None) -> int:
 
 
 @asynccontextmanager
-async def opened(config: Config, options: StoreOptions) -> AsyncIterator[Store]:
+async def opened(config: Config) -> AsyncIterator[Store]:
     """The store, as soon as it can be opened: a file that somebody else holds is waited for.
 
     Nothing owns the signals yet, so one of them ends the wait and the process; see `leave_when_told`.
@@ -98,9 +222,8 @@ async def opened(config: Config, options: StoreOptions) -> AsyncIterator[Store]:
     outage = Outage("start")
     async with AsyncExitStack() as stack:
         while True:
-            opening = sqlite.open_store(config.sqlite_path, options, synchronous=config.sqlite_synchronous)
             try:
-                store = await stack.enter_async_context(opening)
+                store = await stack.enter_async_context(BACKENDS[config.store].opening(config, options_of(config)))
             except StoreUnavailable as error:
                 await anyio.sleep(outage.failed(error))
             else:

@@ -1,7 +1,7 @@
 """Configuration: the environment becomes one frozen Config, or one error that lists every fault."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -10,23 +10,33 @@ import msgspec
 from msgspec import Struct
 
 from queue_runtime import config_values as values
-from queue_runtime.config_values import Rule
+from queue_runtime import gorge_names as gorge
 from queue_runtime.errors import ConfigError
-from queue_runtime.gorge_names import GENERIC_NAMES, GORGE_FAMILIES, GORGE_NAMES, GorgeName
+from queue_runtime.gorge_names import GorgeName
+from queue_runtime.settings import BY_FIELD, BY_VARIABLE, LATER_STORES, PREFIX, SETTINGS, STORES, Setting, store_of
 from queue_runtime.store import Routes
-from queue_runtime.task import MAX_DATA_BYTES
-
-PREFIX = "QUEUE_RUNTIME_"
-WEEK = 7 * 86400
-STORES = ("sqlite",)
+from queue_runtime.store_values import passwords_in
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """Every setting, read once and checked whole. The table SETTINGS says what each is for."""
+    """Every setting, read once and checked whole. The table in settings.py says what each is for."""
 
-    store: Literal["sqlite"]
+    store: Literal["sqlite", "mysql", "redis"]
     sqlite_path: Path
     sqlite_synchronous: Literal["FULL", "NORMAL"]
+    namespace: str
+    mysql_host: str
+    mysql_port: int
+    mysql_socket: Path | None
+    mysql_user: str
+    mysql_password: str
+    mysql_tls_ca: Path | None
+    mysql_connections: int
+    mysql_driver: Literal["aiomysql", "asyncmy"]
+    redis_url: str
+    redis_prefix: str
+    redis_allow_eviction: bool
+    event_days: int | None
     listen: tuple[str, ...]
     token: str
     allow_anonymous: bool
@@ -59,79 +69,8 @@ class Config(Struct, frozen=True, kw_only=True):
     @property
     def secrets(self) -> tuple[str, ...]:
         """What must never be seen in a log line or an error text."""
-        return tuple(getattr(self, one.field) for one in SETTINGS if one.secret and getattr(self, one.field))
+        return tuple(one for one in (self.token, self.mysql_password, *passwords_in(self.redis_url)) if one)
 
-
-class Setting(Struct, frozen=True):
-    """One variable: the only place that knows its default, its rule and what it is for."""
-
-    field: str
-    default: str
-    """as one would write it; empty: unset, which reads as `unset`"""
-
-    rule: Rule
-    sentence: str
-    unset: object = None
-    secret: bool = False
-    worker_only: bool = False
-    """without effect where ROLES has no worker"""
-
-    @property
-    def variable(self) -> str:
-        return PREFIX + self.field.upper()
-
-    @property
-    def file_variable(self) -> str:
-        """For a secret: the variable that names a file which holds it."""
-        return self.variable + "_FILE"
-
-
-SETTINGS = (
-    Setting("store", "sqlite", values.one_of(*STORES), "where the queue is kept"),
-    Setting("sqlite_path", "queue-runtime.sqlite", values.PATH, "the SQLite file; its folder must be writable"),
-    Setting("sqlite_synchronous", "FULL", values.one_of("FULL", "NORMAL"),
-            "FULL: an answered request is on disk; NORMAL: a power cut may take the last moments"),
-    Setting("listen", "127.0.0.1:8090", values.LISTEN, "addresses of the HTTP faces"),
-    Setting("token", "", values.TOKEN, "service token that callers send as X-Service-Token", unset="", secret=True),
-    Setting("allow_anonymous", "0", values.switch(), "serve without a token on an address others can reach"),
-    Setting("server", "hypercorn", values.one_of("hypercorn", "uvicorn"),
-            "HTTP server; uvicorn (extra `fast`) answers about four times as many requests a second"),
-    Setting("max_body", str(2 * 2**20), values.whole(1024, MAX_DATA_BYTES, "bytes"), "largest request body"),
-    Setting("request_seconds", "60", values.seconds(31, 3600),
-            "longest time a request may take; more than the longest long poll, 30 s"),
-    Setting("roles", "api,worker,sweep", values.some_of("api", "worker", "sweep"), "what this process does"),
-    Setting("handlers", "", values.HANDLERS, "registries with your handlers", unset=(), worker_only=True),
-    Setting("slots", "32", values.whole(1, 10_000), "tasks that run at once", worker_only=True),
-    Setting("task_classes", "", values.TASK_CLASSES, "lease only these classes (default: all that have a handler)",
-            worker_only=True),
-    Setting("queues", "", values.QUEUES, "lease only from these queues (default: all)", worker_only=True),
-    Setting("routes", "", values.ROUTES, "queue of a task that names none", unset=Routes()),
-    Setting("lease_seconds", "20", values.whole(3, 86400, "seconds"),
-            "lease of this worker, renewed every third of it; work of a killed one runs again after 1.5 times this"),
-    Setting("http_lease_seconds", "7200", values.whole(1, WEEK, "seconds"), "lease given to HTTP callers"),
-    Setting("retry_seconds", "300", values.whole(0, WEEK, "seconds"),
-            "wait after a failed run where neither caller nor handler says"),
-    Setting("grace_seconds", "20", values.seconds(0, 3600), "time for running tasks to end after SIGTERM",
-            worker_only=True),
-    Setting("sweep_seconds", "30", values.seconds(0.1, 3600), "time between two sweeps"),
-    Setting("max_lost", "5", values.whole(1, 1000),
-            "lost runs (killed worker) after which a task is archived as failed"),
-    Setting("retention_days", "14", values.days_or_forever(1, 36_500), "how long ended tasks are kept"),
-    Setting("feed_policy_file", "", values.READABLE_FILE, "policy of FeedPublisherHTTPWorker: allowed URIs, silent",
-            worker_only=True),
-    Setting("log_format", "console", values.one_of("console", "json"), "form of the log lines"),
-    Setting("log_level", "info", values.one_of("debug", "info", "warning", "error"), "least level that is logged"),
-    Setting("event_loop", "asyncio", values.one_of("asyncio", "uvloop"), "event loop; uvloop is in the extra `fast`"),
-)  # fmt: skip  # a table reads better with one setting a line where it fits
-
-_BY_VARIABLE = {one.variable: one for one in SETTINGS}
-_BY_FIELD = {one.field: one for one in SETTINGS}
-
-LATER_STORES = frozenset({"mysql", "redis", "streams"})
-"""Stores of the design that this version does not have: their names and settings get a clear answer."""
-
-_STORE_OF = {"SQLITE": "sqlite", "MYSQL": "mysql", "NAMESPACE": "mysql", "REDIS": "redis", "RECORD": "streams"}
-"""First word of a store-specific variable: the store it belongs to."""
 
 # Kubernetes injects these for a service named queue-runtime, into every pod of the namespace.
 _LINK = re.compile(rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
@@ -185,8 +124,10 @@ class _Reader:
         self._environ = {name: value for name, value in environ.items() if value}
         self._problems: list[str] = []
         self._notices: list[str] = []
+        self._warnings: list[str] = []
         self._texts: dict[str, tuple[str, str]] = {}
         """field: (text, name of the variable it came from)"""
+        self._store, self._store_origin = self._choose_store()
 
     def read(self) -> Reading:
         self._collect_ours()
@@ -194,28 +135,41 @@ class _Reader:
         fields: dict[str, object] = {}
         effective = []
         for setting in SETTINGS:
-            text, origin = self._texts.get(setting.field, (setting.default, "default"))
-            value = self._value(setting, text, origin)
-            fields[setting.field] = value
-            shown = "****" if setting.secret and text else text
-            effective.append(Effective(setting.variable, shown, origin))
-        self._check_store()
+            text, origin = self._texts.get(setting.field, (setting.default_for(self._store or ""), "default"))
+            fields[setting.field] = self._value(setting, text, origin)
+            if setting.store in {None, self._store}:
+                shown = "****" if setting.secret and text and origin != "default" else text
+                effective.append(Effective(setting.variable, shown, origin))
         config = msgspec.convert(fields, Config)
         self._check_relations(config)
+        self._name_what_has_no_effect(config)
         return Reading(
             None if self._problems else config,
             tuple(self._problems),
             tuple(self._notices),
-            tuple(self._without_effect(config)),
+            tuple(self._warnings),
             tuple(effective),
         )
+
+    def _choose_store(self) -> tuple[str | None, str]:
+        """The store, and the variable that says so (empty: the default). None: nobody can say which settings fit."""
+        for name in (PREFIX + "STORE", gorge.STORE_NAME):
+            if text := self._environ.get(name, "").casefold():
+                if text in LATER_STORES:
+                    self._problems.append(f"{name} is {text}, and this version has {_and(STORES)} only")
+                return text if text in LATER_STORES.union(STORES) else None, name
+        if (sign := gorge.implied_store(self._environ)) is not None:
+            self._texts["store"] = (gorge.DEFAULT_STORE, sign)
+            self._notices.append(f"the store is {gorge.DEFAULT_STORE}, as it was for gorge, because {sign} is set")
+            return gorge.DEFAULT_STORE, sign
+        return STORES[0], ""
 
     def _value(self, setting: Setting, text: str, origin: str) -> object:
         try:
             return setting.rule.read(text) if text else setting.unset
         except ValueError as error:
-            shown = "" if setting.secret else f" (it is {_cut(text)})"
-            if not (setting.field == "store" and text.casefold() in LATER_STORES):
+            shown = "" if setting.secret or repr(text) in str(error) else f" (it is {_cut(text)})"
+            if not (setting.field == "store" and self._store in LATER_STORES):
                 self._problems.append(f"{origin} {error}{shown}")
             return setting.rule.read(setting.default) if setting.default else setting.unset
 
@@ -224,16 +178,30 @@ class _Reader:
         for name, text in sorted(self._environ.items()):
             if not name.startswith(PREFIX):
                 continue
-            if name in _BY_VARIABLE:
-                self._texts[_BY_VARIABLE[name].field] = (text, name)
-            elif _LINK.fullmatch(name) and (name != PREFIX + "PORT" or _LINK_VALUE.match(text)):
+            if _LINK.fullmatch(name) and (name != PREFIX + "PORT" or _LINK_VALUE.match(text)):
                 links.append(name)
-            elif setting := _BY_VARIABLE.get(name.removesuffix("_FILE")):
+            elif self._is_foreign(owner := store_of(name)):
+                self._problems.append(self._foreign(name, str(owner)))
+            elif name in BY_VARIABLE:
+                self._texts[BY_VARIABLE[name].field] = (text, name)
+            elif setting := BY_VARIABLE.get(name.removesuffix("_FILE")):
                 self._collect_file(setting)
-            elif _store_of(name) is None or _store_of(name) in STORES:
+            elif owner not in LATER_STORES:
                 self._problems.append(f"{name} is not a setting of queue-runtime{_hint(name)}")
         if links:
             self._notices.append(f"ignored, because Kubernetes sets them for a service: {', '.join(links)}")
+
+    def _is_foreign(self, owner: str | None) -> bool:
+        """Whether a setting belongs to a store that was not chosen."""
+        return owner is not None and self._store is not None and owner != self._store
+
+    def _foreign(self, name: str, owner: str) -> str:
+        known = {"": " by default", PREFIX + "STORE": ""}
+        return (
+            f"{name} is a setting for {PREFIX}STORE={owner}, but the store is {self._store}"
+            f"{known.get(self._store_origin, f' by {self._store_origin}')}: "
+            f"set {PREFIX}STORE={owner}{_not_yet(owner)}, or remove {name}"
+        )
 
     def _collect_file(self, setting: Setting) -> None:
         name = setting.file_variable
@@ -254,62 +222,70 @@ class _Reader:
 
     def _collect_gorge(self) -> None:
         for name, text in sorted(self._environ.items()):
-            if known := GORGE_NAMES.get(name):
+            if known := gorge.GORGE_NAMES.get(name):
                 self._take_gorge(known, text)
-            elif name in GENERIC_NAMES:
-                self._notices.append(f"{name} is not read: {GENERIC_NAMES[name]}")
-            elif name.startswith(GORGE_FAMILIES):
+            elif name in gorge.GENERIC_NAMES:
+                self._notices.append(f"{name} is not read: {gorge.GENERIC_NAMES[name]}")
+            elif name.startswith(gorge.GORGE_FAMILIES):
                 self._notices.append(f"{name} is not a name that gorge or queue-runtime knows: ignored")
+        by_gorge = self._store_origin not in {"", PREFIX + "STORE"}
+        if self._store == "redis":
+            self._take_gorge_redis(by_gorge)
+        if self._store == "mysql" and by_gorge and "namespace" not in self._texts:
+            self._texts["namespace"] = (gorge.DEFAULT_NAMESPACE, "gorge's default")
+            self._notices.append(
+                f"{PREFIX}NAMESPACE is {gorge.DEFAULT_NAMESPACE}, as it was for gorge where nobody said otherwise"
+            )
 
     def _take_gorge(self, known: GorgeName, text: str) -> None:
+        owner = store_of(PREFIX + known.field.upper()) if known.field else None
         if reason := known.refusal(text):
             self._problems.append(f"{known.name} cannot be taken over: {reason}")
         elif known.field is None:
             self._notices.append(f"{known.name} is ignored: {known.reason}")
-        else:
-            ours = PREFIX + known.field.upper()
-            text = known.translate(text)
-            if ours in self._environ or known.field in self._texts:
-                self._compare(known, text, *self._texts.get(known.field, (self._environ.get(ours, ""), ours)))
-            self._texts.setdefault(known.field, (text, known.name))
-            self._notices.append(f"{known.name} is taken as {ours}{f': {known.reason}' if known.reason else ''}")
+        elif self._is_foreign(owner) and self._store == "sqlite":
+            # gorge had no such store: its queue must not be served from an empty file
+            self._problems.append(self._foreign(known.name, str(owner)))
+        elif self._is_foreign(owner):
+            self._notices.append(f"{known.name} is ignored: it is for {owner}, and the store is {self._store}")
+        elif known.name not in gorge.REDIS_PARTS:
+            self._take_over(known.field, known.translate(text), known.name)
 
-    def _compare(self, known: GorgeName, text: str, other: str, origin: str) -> None:
-        setting = _BY_FIELD.get(known.field or "")
+    def _take_gorge_redis(self, by_gorge: bool) -> None:
+        names = [name for name in gorge.REDIS_PARTS if name in self._environ]
+        if names:
+            self._take_over("redis_url", gorge.redis_url(self._environ), " and ".join(names))
+        if names or by_gorge:
+            self._warnings.append(gorge.REDIS_WARNING)
+
+    def _take_over(self, field: str, text: str, names: str) -> None:
+        ours = PREFIX + field.upper()
+        if ours in self._environ or field in self._texts:
+            self._compare(field, text, names, *self._texts.get(field, (self._environ.get(ours, ""), ours)))
+        self._texts.setdefault(field, (text, names))
+        self._notices.append(f"{names} {'are' if ' ' in names else 'is'} taken as {ours}")
+
+    def _compare(self, field: str, text: str, names: str, other: str, origin: str) -> None:
+        rule = BY_FIELD[field].rule
         try:
-            same = setting.rule.read(text) == setting.rule.read(other) if setting else text == other
+            same = rule.read(text) == rule.read(other)
         except ValueError:
             return  # one of them is a fault of its own and is reported as such
         if not same:
-            self._problems.append(f"{known.name} and {origin} are both set, to different values: keep {origin}")
+            self._problems.append(f"{names} and {origin} are both set, to different values: keep {origin}")
 
-    def _check_store(self) -> None:
-        text, origin = self._texts.get("store", (STORES[0], ""))
-        store = text.casefold()
-        if store in LATER_STORES:
-            self._problems.append(f"{origin} is {store}, and this version has {' and '.join(STORES)} only")
-        elif store not in STORES:
-            return  # reported already; nobody can say which settings would fit
-        for name in sorted(self._environ):
-            field = GORGE_NAMES[name].field if name in GORGE_NAMES else name
-            owner = _store_of(PREFIX + field.upper().removeprefix(PREFIX)) if field else None
-            if owner is not None and owner != store and (name in GORGE_NAMES or name.startswith(PREFIX)):
-                self._problems.append(
-                    f"{name} is a setting for {PREFIX}STORE={owner}, but the store is {store}"
-                    f"{'' if origin else ' by default'}: set {PREFIX}STORE={owner}{_not_yet(owner)}, or remove {name}"
-                )
-
-    def _without_effect(self, config: Config) -> list[str]:
-        if "worker" in config.roles:
-            return []
-        origins = [self._texts[one.field][1] for one in SETTINGS if one.worker_only and one.field in self._texts]
-        if not origins:
-            return []
-        return [f"without effect, because {PREFIX}ROLES has no worker: {', '.join(origins)}"]
+    def _name_what_has_no_effect(self, config: Config) -> None:
+        origins = {field: origin for field, (_, origin) in self._texts.items()}
+        no_worker = [origins[one.field] for one in SETTINGS if one.worker_only and one.field in origins]
+        if no_worker and "worker" not in config.roles:
+            self._warnings.append(f"without effect, because {PREFIX}ROLES has no worker: {', '.join(no_worker)}")
+        by_address = [origins[field] for field in ("mysql_host", "mysql_port") if field in origins]
+        if by_address and config.mysql_socket is not None:
+            self._warnings.append(f"without effect, because {PREFIX}MYSQL_SOCKET is set: {', '.join(by_address)}")
 
     def _check_relations(self, config: Config) -> None:
         reachable = [address for address in config.listen if not values.is_local(address)]
-        token = _BY_FIELD["token"]
+        token = BY_FIELD["token"]
         given = {token.variable, token.file_variable, "GORGE_SERVICE_TOKEN"} & self._environ.keys()
         if reachable and not given and not config.allow_anonymous:
             self._problems.append(
@@ -321,11 +297,11 @@ class _Reader:
 
 
 def _not_yet(store: str) -> str:
-    return f" (a later version; this one has {' and '.join(STORES)} only)" if store in LATER_STORES else ""
+    return f" (a later version; this one has {_and(STORES)} only)" if store in LATER_STORES else ""
 
 
-def _store_of(name: str) -> str | None:
-    return _STORE_OF.get(name.removeprefix(PREFIX).partition("_")[0])
+def _and(names: Sequence[str]) -> str:
+    return " and ".join((", ".join(names[:-1]), names[-1]))
 
 
 # What people write who know other programs; close spelling would lead them astray.

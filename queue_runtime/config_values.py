@@ -131,7 +131,7 @@ def _read_file(text: str) -> Path:
         with path.open("rb"):
             return path
     except OSError as error:
-        raise ValueError(f"must be a readable file: {error.strerror}: {text}") from None
+        raise ValueError(f"must be a readable file: {error.strerror}") from None
 
 
 READABLE_FILE = Rule("a readable file", _read_file)

@@ -1,6 +1,7 @@
 """The old gorge variables: each is taken as one of ours, ignored or refused, and says why."""
 
 from collections.abc import Mapping
+from urllib.parse import quote
 
 from msgspec import Struct
 
@@ -30,6 +31,11 @@ class GorgeName(Struct, frozen=True):
         return self.words.get(text, text)
 
 
+STORE_NAME = "GORGE_TASKQUEUE_BACKEND"
+DEFAULT_STORE = "mysql"
+DEFAULT_NAMESPACE = "phorge"
+"""What gorge did where nobody said: a deployment that replaces it meant these."""
+
 _FALSE = frozenset({"0", "false", "no", "off", "f"})
 _NO_CONDUIT = "this version runs no PHP, so its tasks would wait for ever: remove it and leave PHP work to Phorge"
 _NO_GATEWAY = "this version has no Conduit gateway: remove it, and let Conduit callers reach Phorge directly"
@@ -40,7 +46,13 @@ _ONE_STORE = (
     "a worker here takes its tasks from the store, not from another queue service: remove it, and give this process "
     "the store of the queue"
 )
-_REDIS = "gorge's Redis data is not ours: let gorge drain its queue first"
+REDIS_PARTS = ("GORGE_TASKQUEUE_REDIS_ADDR", "GORGE_TASKQUEUE_REDIS_PASSWORD", "GORGE_TASKQUEUE_REDIS_DB")
+"""These three together are one URL here."""
+
+REDIS_WARNING = (
+    "tasks that gorge keeps in Redis have another form and are not seen here: let gorge drain its queue before it is "
+    "replaced"
+)
 
 _TABLE = (
     GorgeName("GORGE_LISTEN_ADDR", "listen"),
@@ -48,16 +60,17 @@ _TABLE = (
     GorgeName(
         "GORGE_CONFIG_FILE", refused="settings come from the environment alone: give its entries as QUEUE_RUNTIME_*"
     ),
-    GorgeName("GORGE_TASKQUEUE_BACKEND", "store"),
+    GorgeName(STORE_NAME, "store"),
     GorgeName("GORGE_TASKQUEUE_MYSQL_HOST", "mysql_host"),
     GorgeName("GORGE_TASKQUEUE_MYSQL_PORT", "mysql_port"),
     GorgeName("GORGE_TASKQUEUE_MYSQL_USER", "mysql_user"),
     GorgeName("GORGE_TASKQUEUE_MYSQL_PASS", "mysql_password"),
     GorgeName("GORGE_TASKQUEUE_NAMESPACE", "namespace"),
-    GorgeName("GORGE_TASKQUEUE_REDIS_ADDR", refused=_REDIS),
-    GorgeName("GORGE_TASKQUEUE_REDIS_PASSWORD", refused=_REDIS),
-    GorgeName("GORGE_TASKQUEUE_REDIS_DB", refused=_REDIS),
-    GorgeName("GORGE_TASKQUEUE_REDIS_KEY_PREFIX", refused=_REDIS),
+    *(GorgeName(name, "redis_url") for name in REDIS_PARTS),
+    GorgeName(
+        "GORGE_TASKQUEUE_REDIS_KEY_PREFIX",
+        reason="our keys are not gorge's, and begin with QUEUE_RUNTIME_REDIS_PREFIX",
+    ),
     GorgeName("GORGE_TASKQUEUE_LEASE_DURATION", "http_lease_seconds"),
     GorgeName("GORGE_TASKQUEUE_RETRY_WAIT", "retry_seconds"),
     GorgeName(
@@ -99,6 +112,19 @@ _TABLE = (
 )
 
 GORGE_NAMES: Mapping[str, GorgeName] = {one.name: one for one in _TABLE}
+
+
+def implied_store(environ: Mapping[str, str]) -> str | None:
+    """The old name that shows that the queue is in MySQL, where no store is named: gorge took MySQL by default."""
+    names = (name for name, one in GORGE_NAMES.items() if (one.field or "").startswith(("mysql_", "namespace")))
+    return next((name for name in names if name in environ), None)
+
+
+def redis_url(environ: Mapping[str, str]) -> str:
+    """The URL of the Redis server that the old names mean, with gorge's defaults for what is missing."""
+    address, password, database = (environ.get(name, "") for name in REDIS_PARTS)
+    account = f":{quote(password, safe='')}@" if password else ""
+    return f"redis://{account}{address or '127.0.0.1:6379'}/{database or '0'}"
 
 
 def _generic(name: str, known: str) -> tuple[str, str]:

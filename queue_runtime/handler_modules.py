@@ -77,12 +77,10 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except ModuleNotFoundError as error:
-        del sys.modules[name]
-        raise ConfigError([_reason(error) + _neighbour_hint(error.name)]) from error
     except Exception as error:  # a handler module may raise anything while it is imported
         del sys.modules[name]
-        raise ConfigError([_reason(error)]) from error
+        hint = _neighbour_hint(error.name) if isinstance(error, ModuleNotFoundError) else ""
+        raise ConfigError([_reason(error).replace(name, path.stem) + hint]) from error
     return module
 
 

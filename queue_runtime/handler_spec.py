@@ -92,7 +92,11 @@ def _origin(function: Callable[..., object]) -> str:
     name = getattr(plain, "__qualname__", type(plain).__qualname__)
     module = getattr(plain, "__module__", "?")
     code = getattr(plain, "__code__", None)
-    return f"{module}.{name}" if code is None else f"{module}.{name}, line {code.co_firstlineno}"
+    if code is None:
+        return f"{module}.{name}"
+    # a file of the deployer's is loaded under a private name, which nobody would know
+    place = f"{code.co_filename}: " if module.startswith("_") else f"{module}."
+    return f"{place}{name}, line {code.co_firstlineno}"
 
 
 def _is_async(function: Callable[..., object]) -> bool:

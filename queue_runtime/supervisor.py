@@ -99,8 +99,8 @@ class _Supervision:
         self._last_stop = anyio.Event()
         """the loops that serve to the very end shall end"""
         self._ended: dict[str, anyio.Event] = {}
-        self._listening = anyio.Event()
-        """the server has its addresses"""
+        self._server_tried = anyio.Event()
+        """the server has its addresses, or cannot have them"""
         self._crashed = False
         self._told_at = -math.inf
 
@@ -108,7 +108,10 @@ class _Supervision:
         with owned_signals(self._on_stop, self._on_hangup):
             async with anyio.create_task_group() as group:
                 self._start(group, self._serving_loops())
-                if await self._has_its_addresses():
+                # A process whose address is taken must not take tasks in the moment that it lives.
+                if self._runtime.server is not None:
+                    await self._server_tried.wait()
+                if not self._runtime.lifecycle.stopping.is_set():
                     self._start(group, self._working_loops())
                 await self._runtime.lifecycle.stopping.wait()
                 await self._stop_in_order()
@@ -156,27 +159,18 @@ class _Supervision:
             loops["figures"] = lambda: figures(stopping)
         return loops
 
-    async def _has_its_addresses(self) -> bool:
-        """Wait for the server; False where there is no work to begin any more.
-
-        A process whose address is taken must not take tasks in the moment that it lives.
-        """
-        if SERVER not in self._ended:
-            return True
-        async with anyio.create_task_group() as waiting:
-            for event in (self._listening, self._ended[SERVER]):
-                waiting.start_soon(_then_cancel, event, waiting.cancel_scope)
-        return not self._ended[SERVER].is_set()
-
     async def _serve(self, server: HttpServer) -> None:
-        await server.run(self._on_listening)
+        try:
+            await server.run(self._on_listening)
+        finally:
+            self._server_tried.set()
         if not self._runtime.lifecycle.closing.is_set():
             raise RuntimeError("the HTTP server ended by itself")
 
     def _on_listening(self, addresses: Sequence[str]) -> None:
         if self._runtime.on_started is not None:
             self._runtime.on_started(addresses)
-        self._listening.set()
+        self._server_tried.set()
 
     async def _guard(self, name: str, loop: Loop) -> None:
         """Let a crash end the process loudly, and the other loops in order."""
@@ -260,11 +254,6 @@ class _Supervision:
         if runtime.lease_loop is not None:
             unfinished.update(runtime.lease_loop.abandoned_ids)
         return sorted(unfinished)
-
-
-async def _then_cancel(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
 
 
 def _first(error: BaseException) -> BaseException:

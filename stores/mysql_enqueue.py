@@ -50,9 +50,10 @@ class Enqueue:
                 await self._sessions.bury(doubt)
 
     async def _work(self, session: Session) -> list[Task]:
-        tried, self._tried = self._tried, None
-        if tried is not None and await _is_there(session, tried):
-            return tried.answers
+        if self._tried is not None:
+            if await _is_there(session, self._tried):
+                return self._tried.answers
+            self._tried = None  # only now: looking may fail, and is done again then
         if self._collided:
             await session.trip(session.fill("lift_counter"))
         known = await known_answers(session, self._tasks)

@@ -61,6 +61,7 @@ _AWAY = {
     1040: "too many connections",
     1203: "too many connections of this user",
     1226: "the account has used up its allowance",
+    1094: "there is no such connection",
     1317: "it was interrupted",
     1969: "it took too long and was stopped",
     3024: "it took too long and was stopped",

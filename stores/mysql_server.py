@@ -17,6 +17,12 @@ from stores.sqltext import load_statements
 LOCK_WAIT = 5
 """Seconds for which a statement waits for a row that somebody else has locked."""
 
+IDLE_SESSION = 90
+"""Seconds after which the server ends an idle connection of ours. The pool does so earlier."""
+
+IDLE_TRANSACTION = 15
+"""Seconds after which MariaDB ends a connection of ours that is idle in the middle of a transaction."""
+
 WORKER_TABLES = frozenset({"worker_activetask", "worker_archivetask", "worker_taskdata", "lisk_counter"})
 INBOX = "worker_gorgeinbox"
 
@@ -24,6 +30,8 @@ SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
     # strict, as Phorge expects; and without NO_BACKSLASH_ESCAPES, which our escaping relies on
     f"SET SESSION sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {LOCK_WAIT}"
+    # of a host that is gone without a word the server frees the rows soon
+    f", wait_timeout = {IDLE_SESSION} /*M!100300 , idle_transaction_timeout = {IDLE_TRANSACTION} */"
 )
 """What every session of ours is set to."""
 
@@ -59,7 +67,7 @@ async def look(connection: Connection, settings: MysqlSettings, options: StoreOp
         await connection.run("SELECT VERSION(), @@auto_increment_increment, @@max_allowed_packet, @@version_comment")
     )[0].rows
     version = str(facts[0])
-    tables = await _tables(connection, settings)
+    tables = await found_tables(connection, settings)
     companion = await mysql_companion.prepare(connection, settings)
     skips_locked = skip_locked and can_skip_locked(version)
     filled = statements(settings, options, companion=companion, skips_locked=skips_locked)
@@ -88,7 +96,7 @@ async def _lift_counter(connection: Connection, filled: Mapping[str, Statement])
         _log.warning("the id counter was behind the tables and has been moved past them", highest_id=behind.rows[0][0])
 
 
-async def _tables(connection: Connection, settings: MysqlSettings) -> set[str]:
+async def found_tables(connection: Connection, settings: MysqlSettings) -> set[str]:
     database = settings.worker_database
     (answer,) = await connection.run(
         f"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = {literal(database)}"

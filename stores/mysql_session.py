@@ -45,6 +45,11 @@ class Session:
         return self._connection.name
 
     @property
+    def is_ghost(self) -> bool:
+        """Whether the connection is gone here while its transaction may go on at the server."""
+        return self._connection.closed and self._connection.in_transaction
+
+    @property
     def now(self) -> Sql:
         """The store's time as SQL: the server's, unless a test has its own."""
         return Sql("UNIX_TIMESTAMP()") if self.options.now is None else Sql(self.options.now())
@@ -118,6 +123,8 @@ class Sessions:
         self._options = options
         self.write_refused = False
         """whether the server took no writes when it was last asked to"""
+        self._ghosts: set[str] = set()
+        """connections lost in mid-transaction: their locks stay for as long as the server does not notice"""
 
     async def play(self, operation: str, work: Callable[[Session], Awaitable[T]]) -> T:
         """Play a transaction, again where it was surely rolled back. Raises StoreUnavailable where nobody knows.
@@ -132,6 +139,8 @@ class Sessions:
             try:
                 async with self._pool.connection(operation) as (connection, server):
                     session = Session(connection, server, self._options)
+                    if self._ghosts:
+                        await self._end_ghosts(session)
                     try:
                         answer = await work(session)
                     finally:
@@ -144,6 +153,8 @@ class Sessions:
                 failure = error
             if failure.connection_lost or failure.number in MISSING:
                 self._pool.forget()
+            if session is not None and session.is_ghost:
+                self._ghosts.add(session.connection_name)
             if failure.kind in {Kind.READ_ONLY, Kind.FULL}:
                 self.write_refused = True
             if failure.kind is Kind.REPLAY and time.monotonic() < until:
@@ -159,6 +170,19 @@ class Sessions:
                 reason = f"{self._pool.settings.address}: {failure}"
                 raise Undecided(operation, reason, session.connection_name) from failure
             raise for_caller(failure, operation, self._pool.settings.address) from failure
+
+    async def _end_ghosts(self, session: Session) -> None:
+        """Kill connections that were lost in mid-transaction, where the server still has them."""
+        for name in tuple(self._ghosts):
+            (answer,) = await session.trip(f"SELECT IS_USED_LOCK({literal(name)})")
+            if answer.rows[0][0] is not None:
+                try:
+                    await session.trip(f"KILL {int(answer.rows[0][0])}")
+                except ServerError as error:
+                    if error.connection_lost:
+                        raise
+                    # it has ended by itself just now
+            self._ghosts.discard(name)
 
     async def bury(self, doubt: Undecided) -> None:
         """Return when the connection of a lost COMMIT is gone, so that nothing of it can still happen.

@@ -1,5 +1,6 @@
 """Looks at the SQLite file and at what is around it, for `queue-runtime doctor --store`. Changes nothing."""
 
+import math
 import shutil
 import sqlite3
 import time
@@ -62,28 +63,30 @@ def _connect(path: Path, seconds: float) -> sqlite3.Connection:
 
 
 class _Reader:
-    """Runs the statements of sql/sqlite_doctor.sql, each for a bounded time."""
+    """Runs the statements of sql/sqlite_doctor.sql."""
 
     def __init__(self, connection: sqlite3.Connection, seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
-        self._until = 0.0
+        self._until = math.inf
         self._statements = load_statements("sqlite_doctor")
         connection.set_progress_handler(lambda: time.monotonic() > self._until, _STEPS)
 
     def rows(self, name: str) -> list[Any]:
         """The rows of a statement. Raises sqlite3.Error."""
-        self._until = time.monotonic() + self._seconds
         return self._connection.execute(self._statements[name]).fetchall()
 
     def rows_in_time(self, name: str) -> list[Any] | None:
-        """The same; None: it took too long."""
+        """The rows of one that reads the whole file; None: it took too long."""
+        self._until = time.monotonic() + self._seconds
         try:
             return self.rows(name)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
                 raise
             return None
+        finally:
+            self._until = math.inf
 
     def snapshot(self) -> None:
         """From now on read one state of the file, whoever writes."""

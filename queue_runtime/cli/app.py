@@ -3,8 +3,10 @@
 import click
 
 from queue_runtime.cli.config import config
+from queue_runtime.cli.doctor import doctor
 from queue_runtime.cli.enqueue import enqueue
 from queue_runtime.cli.health import health
+from queue_runtime.cli.init import init
 from queue_runtime.cli.serve import serve
 
 
@@ -12,7 +14,7 @@ class SettingsGroup(click.Group):
     """A group whose help ends with the variables, taken from the table that reads them."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from queue_runtime.config import SETTINGS
+        from queue_runtime.settings import SETTINGS
 
         with formatter.section("Environment"):
             formatter.write_dl(
@@ -20,7 +22,7 @@ class SettingsGroup(click.Group):
                     (
                         one.variable,
                         f"{one.sentence} [{one.rule.words}]"
-                        + (f" Default: {one.default}." if one.default else "")
+                        + (f" Default: {one.default_words}." if one.default else "")
                         + (f" {one.file_variable} names a file that holds it." if one.secret else ""),
                     )
                     for one in SETTINGS
@@ -42,5 +44,5 @@ def version() -> None:
     click.echo(f"queue-runtime {installed('queue-runtime')}")
 
 
-for command in (serve, config, health, enqueue):
+for command in (serve, init, doctor, config, health, enqueue):
     cli.add_command(command)

@@ -20,6 +20,13 @@ def reading_or_exit() -> tuple[Reading, Config]:
     return reading, reading.config
 
 
+def quiet_logs(config: Config) -> None:
+    """For a command that prints its result: the log of what it uses goes to stderr, and only where something fails."""
+    from queue_runtime import logs
+
+    logs.configure(config.log_format, "error", config.secrets)
+
+
 def stop(problems: Iterable[str]) -> NoReturn:
     """End with exit code 2 because the configuration is wrong."""
     click.echo("queue-runtime cannot start with this configuration:", err=True)

@@ -9,6 +9,13 @@ from tests.backends import Servers
 from tests.cli.commands import run
 from tests.faults.process import Served, archived, enqueue, wait_for
 
+GRANTS = ["SELECT, INSERT, UPDATE, DELETE ON phabricator_worker.*", "ALL ON phabricator_queue_runtime.*"]
+
+
+def test_the_operations_page_names_the_rights_that_these_tests_run_with() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    assert all(f"GRANT {grant} TO" in page for grant in GRANTS)
+
 
 def settings_of(store: str, servers: Servers, folder: Path) -> dict[str, str]:
     """What a deployment on this store sets; its store is empty."""
@@ -17,7 +24,8 @@ def settings_of(store: str, servers: Servers, folder: Path) -> dict[str, str]:
             return {"SQLITE_PATH": str(folder / "queue.sqlite")}
         case "mysql":
             servers.phorge.empty()
-            return {"STORE": store, "MYSQL_SOCKET": servers.mariadb.socket, "MYSQL_USER": servers.mariadb.user}
+            servers.phorge.create_account("phorge", "pw", GRANTS)
+            return {"STORE": store, "MYSQL_SOCKET": servers.mariadb.socket, "MYSQL_PASSWORD": "pw"}
         case _:
             servers.redis_client.flushall()
             return {"STORE": store, "REDIS_URL": servers.redis.socket_url}

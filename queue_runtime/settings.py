@@ -1,0 +1,149 @@
+"""The table of settings: the only place that knows their names, defaults and rules, and what they are for."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from queue_runtime import config_values as values
+from queue_runtime import store_values
+from queue_runtime.config_values import Rule
+from queue_runtime.store import Routes
+from queue_runtime.task import MAX_DATA_BYTES
+
+PREFIX = "QUEUE_RUNTIME_"
+STORES = ("sqlite", "mysql", "redis")
+WEEK = 7 * 86400
+
+
+class Setting(Struct, frozen=True):
+    """One variable."""
+
+    field: str
+    default: str
+    """as one would write it; empty: unset, which reads as `unset`"""
+
+    rule: Rule
+    sentence: str
+    unset: object = None
+    secret: bool = False
+    worker_only: bool = False
+    """without effect where ROLES has no worker"""
+
+    store: str | None = None
+    """the store it belongs to; None: it counts for all"""
+
+    defaults: Mapping[str, str] = {}
+    """by store, where one has a default of its own"""
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.field.upper()
+
+    @property
+    def file_variable(self) -> str:
+        """For a secret: the variable that names a file which holds it."""
+        return self.variable + "_FILE"
+
+    @property
+    def default_words(self) -> str:
+        """The default, for people; empty where there is none."""
+        others = "".join(f" ({store}: {text})" for store, text in self.defaults.items())
+        return self.default + others
+
+    def default_for(self, store: str) -> str:
+        """The default on this store."""
+        return self.defaults.get(store, self.default)
+
+
+def _sqlite(field: str, default: str, rule: Rule, sentence: str) -> Setting:
+    return Setting(field, default, rule, sentence, store="sqlite")
+
+
+def _mysql(
+    field: str, default: str, rule: Rule, sentence: str, *, unset: object = None, secret: bool = False
+) -> Setting:
+    return Setting(field, default, rule, sentence, unset=unset, secret=secret, store="mysql")
+
+
+def _redis(field: str, default: str, rule: Rule, sentence: str, *, secret: bool = False) -> Setting:
+    return Setting(field, default, rule, sentence, secret=secret, store="redis")
+
+
+SETTINGS = (
+    Setting("store", "sqlite", values.one_of(*STORES), "where the queue is kept"),
+    _sqlite("sqlite_path", "queue-runtime.sqlite", values.PATH, "the SQLite file; its folder must be writable"),
+    _sqlite("sqlite_synchronous", "FULL", values.one_of("FULL", "NORMAL"),
+            "FULL: an answered request is on disk; NORMAL: a power cut may take the last moments"),
+    _mysql("namespace", "phabricator", store_values.NAMESPACE, "Phorge's storage.default-namespace: the queue is in "
+           "{namespace}_worker, what has no column there in {namespace}_queue_runtime"),
+    _mysql("mysql_host", "127.0.0.1", store_values.HOST, "the MySQL or MariaDB server"),
+    _mysql("mysql_port", "3306", values.whole(1, 65535), "its port"),
+    _mysql("mysql_socket", "", values.PATH, "its Unix socket, in place of host and port"),
+    _mysql("mysql_user", "phorge", store_values.ACCOUNT, "its account"),
+    _mysql("mysql_password", "", store_values.TEXT, "password of the account", unset="", secret=True),
+    _mysql("mysql_tls_ca", "", values.READABLE_FILE,
+           "authorities to trust: the connection is encrypted and the server's certificate checked"),
+    _mysql("mysql_connections", "8", values.whole(1, 100), "most connections of this process"),
+    _mysql("mysql_driver", "aiomysql", values.one_of("aiomysql", "asyncmy"),
+           "asyncmy (extra `fast`) reads rows faster"),
+    _redis("redis_url", "redis://127.0.0.1:6379/0", store_values.REDIS_URL, "the Redis server and its password",
+           secret=True),
+    _redis("redis_prefix", "queue-runtime", store_values.REDIS_PREFIX, "what the keys begin with: {prefix}"),
+    _redis("redis_allow_eviction", "0", values.switch(),
+           "run on a server that may throw keys away when its memory is full: tasks are lost then"),
+    _redis("event_days", "forever", values.days_or_forever(1, 36_500),
+           "how long the receipts of enqueue-event are kept"),
+    Setting("listen", "127.0.0.1:8090", values.LISTEN, "addresses of the HTTP faces"),
+    Setting("token", "", values.TOKEN, "service token that callers send as X-Service-Token", unset="", secret=True),
+    Setting("allow_anonymous", "0", values.switch(), "serve without a token on an address others can reach"),
+    Setting("server", "hypercorn", values.one_of("hypercorn", "uvicorn"),
+            "HTTP server; uvicorn (extra `fast`) answers about four times as many requests a second"),
+    Setting("max_body", str(2 * 2**20), values.whole(1024, MAX_DATA_BYTES, "bytes"), "largest request body"),
+    Setting("request_seconds", "60", values.seconds(31, 3600),
+            "longest time a request may take; more than the longest long poll, 30 s"),
+    Setting("roles", "api,worker,sweep", values.some_of("api", "worker", "sweep"), "what this process does"),
+    Setting("handlers", "", values.HANDLERS, "registries with your handlers", unset=(), worker_only=True),
+    Setting("slots", "32", values.whole(1, 10_000), "tasks that run at once", worker_only=True),
+    Setting("task_classes", "", values.TASK_CLASSES, "lease only these classes (default: all that have a handler)",
+            worker_only=True),
+    Setting("queues", "", values.QUEUES, "lease only from these queues (default: all)", worker_only=True),
+    Setting("routes", "", values.ROUTES, "queue of a task that names none", unset=Routes()),
+    Setting("lease_seconds", "20", values.whole(3, 86400, "seconds"),
+            "lease of this worker, renewed every third of it; work of a killed one runs again after 1.5 times this"),
+    Setting("http_lease_seconds", "7200", values.whole(1, WEEK, "seconds"), "lease given to HTTP callers"),
+    Setting("retry_seconds", "300", values.whole(0, WEEK, "seconds"),
+            "wait after a failed run where neither caller nor handler says"),
+    Setting("grace_seconds", "20", values.seconds(0, 3600), "time for running tasks to end after SIGTERM",
+            worker_only=True),
+    Setting("sweep_seconds", "30", values.seconds(0.1, 3600), "time between two sweeps"),
+    Setting("max_lost", "5", values.whole(1, 1000),
+            "lost runs (killed worker) after which a task is archived as failed"),
+    Setting("retention_days", "14", values.days_or_forever(1, 36_500),
+            "how long ended tasks are kept (on mysql Phorge's own collector clears the archive)",
+            defaults={"mysql": "forever"}),
+    Setting("feed_policy_file", "", values.READABLE_FILE, "policy of FeedPublisherHTTPWorker: allowed URIs, silent",
+            worker_only=True),
+    Setting("log_format", "console", values.one_of("console", "json"), "form of the log lines"),
+    Setting("log_level", "info", values.one_of("debug", "info", "warning", "error"), "least level that is logged"),
+    Setting("event_loop", "asyncio", values.one_of("asyncio", "uvloop"), "event loop; uvloop is in the extra `fast`"),
+)  # fmt: skip  # a table reads better with one setting a line where it fits
+
+BY_VARIABLE = {one.variable: one for one in SETTINGS}
+BY_FIELD = {one.field: one for one in SETTINGS}
+
+LATER_STORES = frozenset({"streams"})
+"""Stores of the design that this version does not have: their names and settings get a clear answer."""
+
+_LATER = {"RECORD": "streams", "STREAMS": "streams"}
+"""First word of the settings of such a store."""
+
+_FAMILIES = {"SQLITE", "MYSQL", "REDIS"}
+
+
+def store_of(name: str) -> str | None:
+    """The store that a variable belongs to, also one that is misspelt or of a later version; None: to all."""
+    setting = BY_VARIABLE.get(name) or BY_VARIABLE.get(name.removesuffix("_FILE"))
+    if setting is not None:
+        return setting.store
+    family = name.removeprefix(PREFIX).partition("_")[0]
+    return family.lower() if family in _FAMILIES else _LATER.get(family)
