@@ -1,10 +1,12 @@
 """What holds for every request: the envelope, exact paths, methods, bodies, ids, and silence about the inside."""
 
 import asyncio
+import gc
 from collections.abc import Sequence
 
 import httpx2
 import pytest
+from starlette.types import Message
 from structlog.testing import capture_logs
 
 from queue_runtime.errors import StoreFull, StoreUnavailable
@@ -253,6 +255,34 @@ async def test_while_stopping_every_reply_closes_its_connection(house: House) ->
     house.lifecycle.stopping.set()
     assert (await house.get("stats")).headers["connection"] == "close"
     assert (await house.get("nothing")).headers["connection"] == "close"
+
+
+async def test_a_request_leaves_nothing_for_the_garbage_collector(house: House) -> None:
+    body = b'{"taskClass":"A"}'
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def call() -> None:
+        path = "/api/queue/enqueue"
+        scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": path, "query_string": b""}
+        await house.app({**scope, "headers": headers}, receive, send)
+
+    await call()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(100):
+            await call()
+        assert gc.collect() < 100
+    finally:
+        gc.enable()
+    assert [message["status"] for message in sent[::2]] == [200] * 101
 
 
 async def test_replies_are_json(house: House) -> None:

@@ -228,13 +228,14 @@ async def test_a_long_poll_whose_caller_has_gone_takes_nothing(opened: Opened) -
     store = CountingStore(opened.store)
     async with open_house(store) as house:
         caller = Caller(house, {"limit": 1, "waitSeconds": 30})
-        await until(lambda: store.calls["lease"] == 1)
+        await until(lambda: store.calls["lease"] >= 1)
         caller.hang_up()
         async with asyncio.timeout(5):
             await caller.request
+        before = store.calls["lease"]
         await house.enqueue()
         assert _free((await house.get("tasks")).data)
-        assert store.calls["lease"] == 1
+        assert store.calls["lease"] == before
 
 
 async def test_a_lease_that_comes_too_late_gives_its_tasks_back(opened: Opened) -> None:

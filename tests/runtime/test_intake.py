@@ -60,14 +60,14 @@ async def test_what_arrives_during_the_rounds_shares_the_next_and_each_gets_its_
         answers[number] = await intake.enqueue([new(f"C{number}") for _ in range(number)])
 
     async with serving(Intake(store)) as intake, anyio.create_task_group() as group:
-        for number in (1, 2):
+        for number in range(1, ROUNDS_IN_FLIGHT + 1):
             group.start_soon(call, number)
             await until(lambda: len(store.rounds) == number)  # noqa: B023  awaited within the turn
-        for number in range(3, 30):
+        for number in range(ROUNDS_IN_FLIGHT + 1, 30):
             group.start_soon(call, number)
         await anyio.wait_all_tasks_blocked()
         store.gate.set()
-    assert store.rounds == [1, 2, sum(range(3, 30))]
+    assert store.rounds == [*range(1, ROUNDS_IN_FLIGHT + 1), sum(range(ROUNDS_IN_FLIGHT + 1, 30))]
     for number, rows in answers.items():
         assert [row.task_class for row in rows] == [f"C{number}"] * number
 
@@ -114,8 +114,10 @@ async def test_callers_that_have_gone_away_break_no_round() -> None:
     async with serving(Intake(store)) as intake:
         under_way = asyncio.create_task(intake.enqueue([new("Started")]))
         await until(lambda: store.rounds)
-        other = asyncio.create_task(intake.enqueue([new("Other")]))
-        await until(lambda: len(store.rounds) == ROUNDS_IN_FLIGHT)
+        others = []
+        for number in range(2, ROUNDS_IN_FLIGHT + 1):
+            others.append(asyncio.create_task(intake.enqueue([new("Other")])))
+            await until(lambda: len(store.rounds) == number)  # noqa: B023  awaited within the turn
         gone = asyncio.create_task(intake.enqueue([new("Gone")]))
         stays = asyncio.create_task(intake.enqueue([new("Stays")]))
         await anyio.wait_all_tasks_blocked()
@@ -124,10 +126,11 @@ async def test_callers_that_have_gone_away_break_no_round() -> None:
         await anyio.wait_all_tasks_blocked()
         store.gate.set()
         (row,) = await stays
-        await other
+        await asyncio.gather(*others)
     assert row.task_class == "Stays"
     # What was under way happens all the same; what had not begun is dropped.
-    assert sorted(task.task_class for task in store.tables.active.values()) == ["Other", "Started", "Stays"]
+    classes = sorted(task.task_class for task in store.tables.active.values())
+    assert classes == ["Other"] * len(others) + ["Started", "Stays"]
 
 
 async def test_after_the_stop_what_has_arrived_is_served_and_later_calls_are_refused() -> None:

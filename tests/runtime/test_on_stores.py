@@ -1,17 +1,18 @@
-"""The loops on the real embedded store: nothing lost, nothing twice, whatever the line does."""
+"""The loops on every real store: nothing lost, nothing twice, whatever the line does."""
 
 import asyncio
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from queue_runtime.registry import Context, Registry
-from queue_runtime.store import StoreOptions
+from queue_runtime.store import Store, StoreOptions
 from queue_runtime.task import Result
-from stores import sqlite
+from tests.backends import STORES, Place
 from tests.faulty_store import Fault, FaultyStore
 from tests.runtime.harness import Worker, enqueue, new
+
+REAL = [name for name in STORES if name != "reference"]
 
 
 class Chain:
@@ -42,16 +43,17 @@ class Chain:
         self.running.discard(task_id)
 
 
-async def drained(store: sqlite.SqliteStore, *, seconds: float = 60) -> None:
+async def drained(store: Store, *, seconds: float = 60) -> None:
     """Wait until nothing is active."""
     async with asyncio.timeout(seconds):
         while (await store.stats()).active:  # noqa: ASYNC110  what is waited for is a fact of a store
             await asyncio.sleep(0.02)
 
 
-async def test_a_queue_drains_with_its_follow_ups_and_retries(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", REAL)
+async def test_a_queue_drains_with_its_follow_ups_and_retries(backend: str, place: Place) -> None:
     chain = Chain()
-    async with sqlite.open_store(tmp_path / "queue.db", StoreOptions()) as store:
+    async with STORES[backend](place, StoreOptions()) as (store, _):
         await enqueue(store, "Parent", 300)
         async with Worker(store, chain.registry, slots=20).running():
             await drained(store)
@@ -63,8 +65,9 @@ async def test_a_queue_drains_with_its_follow_ups_and_retries(tmp_path: Path) ->
     assert all(chain.runs[row.id] == (1 if row.task_class == "Parent" else 2) for row in rows)
 
 
+@pytest.mark.parametrize("backend", REAL)
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_a_bad_line_loses_nothing_and_ends_nothing_twice(tmp_path: Path, workers: int) -> None:
+async def test_a_bad_line_loses_nothing_and_ends_nothing_twice(backend: str, workers: int, place: Place) -> None:
     """Of eleven calls of any kind one is refused, and one acts and its reply is lost."""
     turn = 0
 
@@ -75,7 +78,7 @@ async def test_a_bad_line_loses_nothing_and_ends_nothing_twice(tmp_path: Path, w
 
     chain = Chain()
     options = StoreOptions(patience=0, max_lost=1000)
-    async with sqlite.open_store(tmp_path / "queue.db", options) as store:
+    async with STORES[backend](place, options) as (store, _):
         await enqueue(store, "Parent", 12)
         faulty = FaultyStore(store, plan)
         made = [Worker(faulty, chain.registry, slots=4, lease_seconds=2, patience=0) for _ in range(workers)]
