@@ -38,7 +38,7 @@ from queue_runtime.task import (
     check_range,
 )
 from queue_runtime.wire import event_digest
-from stores import mysql_lists, mysql_settle, mysql_sweep, operating
+from stores import mysql_counts, mysql_lists, mysql_settle, mysql_sweep, operating
 from stores.backlog_cache import BacklogCache
 from stores.mysql_candidates import Candidates
 from stores.mysql_changes import Changes
@@ -203,13 +203,13 @@ class MysqlStore:
         return await self._sessions.play("history", lambda session: mysql_lists.history(session, ids))
 
     async def stats(self) -> QueueStats:
-        return await self._sessions.play("stats", mysql_lists.stats)
+        return await self._sessions.play("stats", mysql_counts.stats)
 
     async def backlog(self) -> list[Backlog]:
-        return await self._backlog.get(lambda: self._sessions.play("backlog", mysql_lists.backlog))
+        return await self._backlog.get(lambda: self._sessions.play("backlog", mysql_counts.backlog))
 
     async def operations(self) -> dict[str, object]:
-        return await self._sessions.play("operations", mysql_lists.operations)
+        return await self._sessions.play("operations", mysql_counts.operations)
 
     async def ping(self) -> None:
         await self._sessions.play("ping", _try_writing if self._sessions.write_refused else _try_reading)

@@ -8,9 +8,9 @@ from queue_runtime.errors import StoreUnavailable
 from queue_runtime.findings import Finding, fault, note, ok, warning
 from queue_runtime.store import StoreOptions
 from stores import mysql_companion, mysql_server
+from stores.mysql_counts import FOREIGN, LATELY, native_hosts
 from stores.mysql_driver import Connection, Row, connect
-from stores.mysql_errors import Kind, ServerError
-from stores.mysql_lists import FOREIGN, LATELY, native_hosts
+from stores.mysql_errors import ServerError
 from stores.mysql_pool import IDLE_SECONDS
 from stores.mysql_schema import COLUMNS, ENGINE, FIRST_COLUMN, KEYS, RIGHTS, Column
 from stores.mysql_settings import MysqlSettings
@@ -35,6 +35,11 @@ class Patient:
         self.statements = mysql_server.statements(settings, options, companion=True, skips_locked=True)
         """those of the store"""
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the server says that it takes no writes."""
+        return self.variables.get("read_only", "OFF") != "OFF"
+
     async def rows(self, statement: str, **values: Value) -> Sequence[Row]:
         """The rows of one statement of mysql_doctor.sql. Raises ServerError."""
         return await self.run(load_statements("mysql_doctor", _NO_TABLE)[statement], **values)
@@ -49,7 +54,10 @@ _NO_TABLE = {"table": "", "column": ""}
 
 
 async def examine(settings: MysqlSettings, options: StoreOptions) -> list[Finding]:
-    """Everything that can be said of the server and the queue. Processes that work on it need not stop."""
+    """Everything that can be said of the server and the queue. Processes that work on it need not stop.
+
+    Ends early where the tables are not there, or where the connection is lost.
+    """
     try:
         connection = await connect(settings)
     except ServerError as error:
@@ -61,6 +69,8 @@ async def examine(settings: MysqlSettings, options: StoreOptions) -> list[Findin
         patient.variables = {str(name): str(value) for name, value in await patient.rows("variables")}
         for subject, check in _CHECKS:
             found += await _checked(subject, check, patient)
+    except StoreUnavailable as error:
+        found.append(fault("tables", error.reason))
     except ServerError as error:
         found.append(fault("server", f"{settings.address}: {error}; nothing further was looked at"))
     finally:
@@ -71,8 +81,6 @@ async def examine(settings: MysqlSettings, options: StoreOptions) -> list[Findin
 async def _checked(subject: str, check: "Check", patient: Patient) -> list[Finding]:
     try:
         return await check(patient)
-    except StoreUnavailable as error:
-        return [fault(subject, error.reason)]
     except ServerError as error:
         if error.connection_lost:
             raise
@@ -85,7 +93,7 @@ async def _checked(subject: str, check: "Check", patient: Patient) -> list[Findi
 async def _server(patient: Patient) -> list[Finding]:
     version = patient.variables.get("version", "")
     found = [ok("server", f"{version} at {patient.settings.address}")]
-    if patient.variables.get("read_only", "OFF") != "OFF":
+    if patient.is_read_only:
         found.append(fault("server", "read_only is on: it takes no writes; is this the replica?"))
     if patient.variables.get("wsrep_on") == "ON":
         found.append(warning("server", "a Galera cluster: let all processes use one and the same node"))
@@ -211,6 +219,8 @@ def _wrong_column(place: tuple[str, str], wanted: Column, found: Column | None) 
 
 
 async def _rights(patient: Patient) -> list[Finding]:
+    if patient.is_read_only:
+        return []
     found = []
     for table, rights in RIGHTS.items():
         for right in rights:
@@ -228,7 +238,7 @@ async def _refused(patient: Patient, right: str, table: str, column: str) -> lis
     try:
         await patient.run(text)
     except ServerError as error:
-        if error.connection_lost and error.kind is not Kind.READ_ONLY:
+        if error.connection_lost:
             raise
         return [fault("rights", f"{right.upper()} on {table}: {error}")]
     return []

@@ -157,14 +157,16 @@ async def insert(session: Session, tasks: Prioritised, known: dict[str, Task], f
     if not fresh:
         return Insertion([known[new.idempotency_key or ""] for new, _ in tasks], [], [])
     payloads = Sql(",".join([f"({literal(new.data)})" for new in fresh]))
-    (answer,) = await session.trip(session.fill("insert_payloads", rows=payloads))
-    return _build(session, tasks, known, first_id, answer.insert_id, now)
+    # how far apart their ids are: asked in the same trip, because the server's setting may change at any time
+    step = ["SELECT @@auto_increment_increment"] if len(fresh) > 1 else []
+    answer, *steps = await session.trip(session.fill("insert_payloads", rows=payloads), *step)
+    return _build(session, tasks, known, first_id, answer.insert_id, int(steps[0].rows[0][0]) if steps else 1, now)
 
 
 def _build(  # noqa: PLR0917  one caller, just above
-    session: Session, tasks: Prioritised, known: dict[str, Task], next_id: int, data_id: int, now: int
+    session: Session, tasks: Prioritised, known: dict[str, Task], next_id: int, data_id: int, step: int, now: int
 ) -> Insertion:
-    queue_for, step = session.options.routes.queue_for, session.server.step
+    queue_for = session.options.routes.queue_for
     answers: list[Task] = []
     fresh: list[Task] = []
     extras: list[str] = []

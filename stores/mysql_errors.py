@@ -75,6 +75,9 @@ _AWAY = {
     1146: "a table does not exist",
     1054: "a column does not exist",
     1932: "a table does not exist in the engine",
+    1176: "an index does not exist",
+    1364: "a column that is not Phorge's has no default",
+    1665: "the binary log takes only statements",
     1030: "the storage engine reported an error",
     1037: "the server is out of memory",
     1038: "the server is out of memory",
@@ -94,7 +97,7 @@ PACKET_TOO_LARGE = 1153
 MISSING = frozenset({1049, 1146, 1054, 1932})
 """Numbers that say that the schema is not as it was when it was last looked at."""
 
-DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1698})
+DENIED = frozenset({1044, 1142, 1143, 1227})
 
 
 class ServerError(Exception):

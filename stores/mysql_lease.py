@@ -288,6 +288,7 @@ class _Leasing:
             for row in self._failed
         ]
         return [
-            self._session.fill("insert_archived", rows=Sql(",".join(ended))),
+            # an id that was issued twice is in the archive already, and must not stop every lease
+            self._session.fill("replace_archived", rows=Sql(",".join(ended))),
             self._session.fill("delete_active", ids=ids, count=len(ids)),
         ]

@@ -1,9 +1,7 @@
-"""Reading on MySQL: single rows, lists, counts. No statement here locks anything, or may run for long."""
+"""Lists and single rows on MySQL. No statement here locks anything, or may run for long."""
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import translate
-from hashlib import sha256
 
 from queue_runtime.errors import InvalidRequest
 from queue_runtime.store import Routes
@@ -15,8 +13,6 @@ from queue_runtime.task import (
     ArchivedTask,
     Attempt,
     AttemptKind,
-    Backlog,
-    QueueStats,
     Sentinel,
     State,
     Task,
@@ -24,38 +20,13 @@ from queue_runtime.task import (
 )
 from stores.mysql_driver import Row
 from stores.mysql_rows import active_task, archived_task
-from stores.mysql_server import INBOX, WORKER_TABLES
 from stores.mysql_session import Session
 from stores.mysql_text import Sql, Value, literal
-
-EXACT = 200_000
-"""Counts above this are taken from the server's statistics and marked as estimated."""
-
-SECONDS = 10
-"""How long a statement may run. The server ends it then."""
 
 FEW = 50_000
 """A list of classes with so many rows is sorted; one of classes with more is picked from all rows in their order."""
 
-FOREIGN = 1000
-"""How many foreign lease owners are looked at."""
-
-LATELY = 3600
-"""Seconds for which the lease owners of ended tasks are of interest."""
-
 _LAST = 2**62
-_NATIVE_OWNER = re.compile(r"\d+:\d+:(.*):\d+")
-"""`pid:epoch:host:sequence`"""
-
-
-async def _read(session: Session, name: str, **values: Value) -> Sequence[Row]:
-    """The rows of a statement that begins with SELECT. The server ends it after SECONDS."""
-    statement = session.fill(name, **values)
-    if session.server.is_mariadb:
-        statement = f"SET STATEMENT max_statement_time = {SECONDS} FOR {statement}"
-    else:
-        statement = f"SELECT /*+ MAX_EXECUTION_TIME({SECONDS * 1000}) */ {statement.removeprefix('SELECT')}"
-    return (await session.trip(statement))[0].rows
 
 
 # ---- rows by id
@@ -89,7 +60,7 @@ async def history(session: Session, task_ids: Sequence[int]) -> list[list[Attemp
 
 async def _read_ids(session: Session, name: str, task_ids: Iterable[int]) -> Sequence[Row]:
     ids = sorted({task_id for task_id in task_ids if 0 < task_id <= U32})
-    return await _read(session, name, ids=ids) if ids else []
+    return await session.read(name, ids=ids) if ids else []
 
 
 def _attempt(row: Row) -> Attempt:
@@ -122,8 +93,8 @@ async def list_active(
         session.fill("list_part", index=Sql(index), wanted=Sql(" AND ".join([part, *wanted])), **common)
         for index, part in await _parts(session, where)
     ]
-    union = Sql(" UNION ALL ".join(parts))
-    rows = await _read(session, "list_active", parts=union, limit=limit, offset=offset)
+    union = Sql(parts[0] if len(parts) == 1 else f"({') UNION ALL ('.join(parts)})")
+    rows = await session.read("list_active", parts=union, limit=limit, offset=offset)
     return [active_task(row, session.options.routes) for row in rows]
 
 
@@ -199,8 +170,7 @@ async def list_archived(session: Session, limit: int, before: int | None, where:
     index = "PRIMARY"
     if where.object_phid is not None or where.container_phid is not None:
         index = "key_container" if where.object_phid is None else "key_object"
-    rows = await _read(
-        session,
+    rows = await session.read(
         "list_archived",
         index=Sql(index),
         joined=_joined(session, where),
@@ -276,106 +246,3 @@ def route_expression(routes: Routes) -> Sql:
 def _regexp(pattern: str) -> str:
     r"""A shell-like pattern as the servers understand it. What is \Z to Python is \z to them."""
     return "^" + translate(pattern)[:-2] + r"\z"
-
-
-# ---- counts
-
-
-async def stats(session: Session) -> QueueStats:
-    """Counts: exact up to EXACT, above that as the server estimates."""
-    ((active, archived, failed, parked, parked_failed, held, leased),) = await _read(
-        session, "stats", now=session.now, limit=EXACT + 1
-    )
-    if max(active, archived) > EXACT:
-        sizes = {name: records for _, name, records, _, _ in await _table_sizes(session)}
-        active = _estimated(active, sizes.get("worker_activetask"))
-        archived = _estimated(archived, sizes.get("worker_archivetask"))
-    return QueueStats(
-        active=active - parked,
-        leased=leased,
-        archived=archived,
-        failed=failed - parked_failed,
-        estimated=max(active, archived, failed, held) > EXACT,
-    )
-
-
-def _estimated(counted: int, statistic: int | None) -> int:
-    return counted if counted <= EXACT else max(counted, statistic or 0)
-
-
-async def _table_sizes(session: Session) -> Sequence[Row]:
-    """What the server's statistics say of the tables of both databases."""
-    server = session.server
-    statement = session.fill("table_sizes", schemas=[server.worker_database, server.companion_database])
-    if server.is_mariadb or server.version.startswith("5."):
-        return (await session.trip(statement))[0].rows
-    # MySQL 8 answers from a cache that is a day old
-    return (await session.trip("SET SESSION information_schema_stats_expiry = 0", statement))[1].rows
-
-
-async def backlog(session: Session) -> list[Backlog]:
-    """Rows that could be leased now, by class, queue and priority."""
-    groups: dict[tuple[str, str, int], tuple[int, int]] = {}
-    for name, queue, priority, waiting, oldest in await _read(session, "backlog", now=session.now, limit=EXACT):
-        place = (name, queue or session.options.routes.queue_for(name), priority)
-        before, first = groups.get(place, (0, oldest))
-        groups[place] = (before + waiting, min(first, oldest))
-    return [
-        Backlog(task_class=name, queue=queue, priority=priority, waiting=waiting, oldest=oldest)
-        for (name, queue, priority), (waiting, oldest) in sorted(groups.items())
-    ]
-
-
-# ---- operations
-
-
-async def operations(session: Session) -> dict[str, object]:
-    """Facts about the server and the tables, from its statistics: the answer does not grow with the queue."""
-    server = session.server
-    ((now,),) = await session.rows("time", now=session.now)
-    counter = await session.rows("last_id")
-    identity = next((str(value) for _, value in await session.rows("identity") if value), None)
-    found = {(schema, name): sizes for schema, name, *sizes in await _table_sizes(session)}
-    named = [(server.worker_database, name) for name in sorted(WORKER_TABLES)]
-    named += [place for place in sorted(found) if place[1] == INBOX or place[0] == server.companion_database]
-    facts: dict[str, object] = {
-        "backend": "mysql",
-        "snapshot": "observational",
-        "generatedEpoch": now,
-        "serverVersion": server.version,
-        "skipLocked": server.skips_locked,
-        "companion": server.companion,
-        "inbox": server.inbox,
-        "lastID": counter[0][0] if counter else 0,
-        "foreignLeaseOwners": await foreign_owners(session),
-        "tables": [_table_facts(place, found.get(place)) for place in named],
-    }
-    if identity is None:
-        facts["physicalIdentityState"] = "unavailable"
-    else:
-        digest = sha256(f"{identity}/{server.worker_database}".encode()).hexdigest()
-        facts["physicalDatabaseIdentity"] = digest
-    return facts
-
-
-def _table_facts(place: tuple[str, str], sizes: Sequence[int | None] | None) -> dict[str, object]:
-    facts: dict[str, object] = {"table": ".".join(place), "state": "unavailable" if sizes is None else "observed"}
-    if sizes is not None:
-        facts |= zip(("records", "approximateDataBytes", "approximateIndexBytes"), sizes, strict=True)
-    return facts
-
-
-async def foreign_owners(session: Session) -> list[dict[str, object]]:
-    """Hosts whose native taskmasters hold tasks or ended some lately."""
-    since = Sql(f"{session.now} - {LATELY}")
-    return native_hosts(await _read(session, "foreign_owners", since=since, limit=FOREIGN))
-
-
-def native_hosts(rows: Sequence[Row]) -> list[dict[str, object]]:
-    """The hosts of native owners, and how many owners of each there are."""
-    hosts: dict[str, int] = {}
-    for (owner,) in rows:
-        native = _NATIVE_OWNER.fullmatch(owner)
-        if native:
-            hosts[native[1]] = hosts.get(native[1], 0) + 1
-    return [{"host": host, "owners": count} for host, count in sorted(hosts.items())]

@@ -44,9 +44,6 @@ class Server(Struct, frozen=True, kw_only=True):
     version: str
     is_mariadb: bool
     skips_locked: bool
-    step: int
-    """auto_increment_increment: how far apart the ids of one multi-row insert are"""
-
     packet: int
     """max_allowed_packet, bytes"""
 
@@ -63,9 +60,7 @@ class Server(Struct, frozen=True, kw_only=True):
 
 async def look(connection: Connection, settings: MysqlSettings, options: StoreOptions, *, skip_locked: bool) -> Server:
     """Look at the server behind a new connection. Raises StoreUnavailable where the queue's tables are not there."""
-    (facts,) = (
-        await connection.run("SELECT VERSION(), @@auto_increment_increment, @@max_allowed_packet, @@version_comment")
-    )[0].rows
+    (facts,) = (await connection.run("SELECT VERSION(), @@max_allowed_packet, @@version_comment"))[0].rows
     version = str(facts[0])
     tables = await found_tables(connection, settings)
     companion = await mysql_companion.prepare(connection, settings)
@@ -76,10 +71,9 @@ async def look(connection: Connection, settings: MysqlSettings, options: StoreOp
         _log.info("the server cannot skip locked rows: leases read first and lock then", version=version)
     return Server(
         version=version,
-        is_mariadb="mariadb" in version.lower() or "mariadb" in str(facts[3]).lower(),
+        is_mariadb="mariadb" in version.lower() or "mariadb" in str(facts[2]).lower(),
         skips_locked=skips_locked,
-        step=int(facts[1]),
-        packet=int(facts[2]),
+        packet=int(facts[1]),
         companion=companion,
         inbox=INBOX in tables,
         worker_database=settings.worker_database,
@@ -116,6 +110,11 @@ async def _what_is_missing(
     (answer,) = await connection.run(
         "SELECT DISTINCT TABLE_SCHEMA FROM information_schema.TABLES WHERE TABLE_NAME = 'worker_activetask'"
     )
+    (empty,) = await connection.run(
+        f"SELECT COUNT(*) FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = {literal(database)}"
+    )
+    if empty.rows[0][0]:
+        return f"{settings.address}: the database {database} has no table yet that this account may see"
     others = sorted(str(name).removesuffix("_worker") for (name,) in answer.rows)
     hint = f"; queues of other namespaces are there: {', '.join(others)} (set NAMESPACE)" if others else ""
     return f"{settings.address}: there is no database {database} that this account may see{hint}"

@@ -27,6 +27,9 @@ REPLAY_SECONDS = 10.0
 RECONNECTS = 3
 """How often a transaction is played again on another connection because its own was gone before the commit."""
 
+READ_SECONDS = 10.0
+"""How long a list or a count may take."""
+
 
 class Session:
     """A connection inside or outside of a transaction."""
@@ -69,6 +72,15 @@ class Session:
         """All rows of one statement, in a trip of its own."""
         return (await self.trip(self.fill(statement, **values)))[0].rows
 
+    async def read(self, statement: str, /, **values: Value) -> Sequence[Row]:
+        """As `rows`, for a SELECT that may have much to look at: the server ends it after READ_SECONDS."""
+        text = self.fill(statement, **values)
+        if self.server.is_mariadb:
+            text = f"SET STATEMENT max_statement_time = {READ_SECONDS} FOR {text}"
+        else:
+            text = f"SELECT /*+ MAX_EXECUTION_TIME({READ_SECONDS * 1000:.0f}) */ {text.removeprefix('SELECT')}"
+        return (await self.trip(text))[0].rows
+
     async def begin(self, *statements: str) -> list[Answer]:
         """Begin a transaction, with its first statements in the same trip; the answers of these."""
         self._connection.in_transaction = True
@@ -96,7 +108,12 @@ class Session:
         for every enqueuer of the install (docs/decisions/0006). Ids that end up unused are a gap, which harms nobody.
         """
         assert not self._connection.in_transaction, "ids are drawn outside a transaction"
-        drawn, time = await self.trip(self.fill("draw_ids", count=count), self.fill("time", now=self.now))
+        draw = self.fill("draw_ids", count=count), self.fill("time", now=self.now)
+        drawn, time = await self.trip(*draw)
+        if drawn.affected == 1:  # there was no counter: in an old install its first ids are in use
+            (lifted,) = await self.trip(self.fill("lift_counter"))
+            if lifted.affected:
+                drawn, time = await self.trip(*draw)
         last_id = drawn.insert_id
         if last_id > U32:
             raise StoreFull("enqueue", f"task ids end at {U32}, and fewer than {count} are left")

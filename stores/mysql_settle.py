@@ -53,6 +53,8 @@ class Settle:
         """Write the outcomes in their order."""
         first_id, known = 0, {}
         if self._followups:
+            if self._replace:  # it may as well have been an id of theirs
+                await session.trip(session.fill("lift_counter"))
             known = await known_answers(session, self._followups)
             # enough for all; those of settlements that turn out to be LOST stay a gap
             if count := new_rows(self._followups, known):
@@ -132,7 +134,7 @@ async def change(sessions: Sessions, operation: str, task_ids: Iterable[int], ru
     async def work(session: Session, asked: list[int], *, wait: bool) -> tuple[T, frozenset[int]]:
         loaded = await load(session, asked, wait=wait, fresh=True)
         answer = rule(loaded.ledger, [task_id for task_id in asked if task_id not in loaded.locked])
-        if statements := changes(session, loaded):
+        if statements := changes(session, loaded, replace=True):
             await session.commit(*statements)
         return answer, loaded.locked
 
@@ -149,10 +151,17 @@ async def retry(sessions: Sessions, task_ids: Sequence[int], *, repeat: bool) ->
 
     async def work(session: Session) -> list[Task | None]:
         ledger, stored = await load_archived(session, task_ids)
-        revived = operating.retry(ledger, task_ids, repeat=repeat)
+        ids = valid_ids(stored)
+        # of an id that was issued twice the active one stays
+        active = {row[ID] for row in await session.rows("see_rows", ids=ids)} if ids else set()
+        free = iter(operating.retry(ledger, [one for one in task_ids if one not in active], repeat=repeat))
+        revived = [None if one in active else next(free) for one in task_ids]
         tasks = [task for task in revived if task is not None]
-        if tasks:
-            await session.commit(*revivals(session, ledger, tasks, stored))
+        try:
+            if tasks:
+                await session.commit(*revivals(session, ledger, tasks, stored))
+        except ServerError as error:
+            raise again_if_taken(error) from error
         return revived
 
     return await sessions.play("retry", work)

@@ -34,8 +34,8 @@ JOIN {worker}.worker_activetask a ON a.id = chosen.id {extras} ORDER BY a.priori
 
 -- name: list_part
 -- In: index, joined (join_queues or nothing), wanted (where_…, joined by AND), most.
-(SELECT a.id, a.priority FROM {worker}.worker_activetask a FORCE INDEX (:index) :joined WHERE :wanted
-ORDER BY a.priority, a.id LIMIT :most)
+SELECT a.id, a.priority FROM {worker}.worker_activetask a FORCE INDEX (:index) :joined WHERE :wanted
+ORDER BY a.priority, a.id LIMIT :most;
 
 -- name: list_archived
 -- In: index, joined, wanted, limit.

@@ -50,8 +50,12 @@ def check_whole(phorge: PhorgeTables) -> None:
     assert sorted(held) == sorted(payloads), "payloads and tasks do not belong together one to one"
 
 
+TRANSACTIONS_EVERY = 0.15
+"""Seconds between two looks at transactions: asked more often, the server shows an old picture for ever."""
+
+
 def open_transactions(phorge: PhorgeTables) -> list[Row]:
-    """Transactions that are open on the server."""
+    """Transactions that are open on the server, which may be up to 0.1 s old."""
     return phorge.execute("SELECT trx_id, trx_state, trx_query FROM information_schema.INNODB_TRX")
 
 
@@ -61,12 +65,12 @@ def connections(phorge: PhorgeTables, user: str = "root") -> int:
     return int(number) - (user == "root")
 
 
-async def eventually(condition: Callable[[], object], what: str, seconds: float = 5.0) -> None:
+async def eventually(condition: Callable[[], object], what: str, seconds: float = 5.0, *, every: float = 0.01) -> None:
     """Wait until the condition holds. It looks by SQL, in this thread: keep it short."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(every)
 
 
 async def succeeds(call: Callable[[], Awaitable[Any]], seconds: float = 5.0) -> Any:

@@ -1,0 +1,167 @@
+"""Rows that somebody else has locked, and real deadlocks: nobody else is stalled, and no deadlock reaches a caller."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from queue_runtime.store import StoreOptions
+from queue_runtime.task import Complete, Lease, NewTask, Settlement, Task, Verdict
+from stores.mysql import MysqlStore, open_store
+from tests.phorge_php import Php, Taskmaster
+from tests.phorge_tables import PhorgeTables
+from tests.stores.phorge_state import TRANSACTIONS_EVERY, eventually, open_transactions
+
+OWNER = "qr:0badcafe:1:1@test"
+AT_ONCE = 2.0
+"""Far less than the server's own wait for a lock, 5 s in our sessions and 50 s in others."""
+
+
+@pytest.fixture
+async def store(phorge: PhorgeTables) -> AsyncIterator[MysqlStore]:
+    async with open_store(phorge.settings(), StoreOptions(patience=0)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def rival(phorge: PhorgeTables) -> Iterator[Php]:
+    """Somebody else on the same tables."""
+    with Php(phorge) as php:
+        yield php
+
+
+async def take(store: MysqlStore, count: int) -> list[Task]:
+    await store.enqueue([NewTask(task_class=f"Class{number}") for number in range(count)])
+    return await store.lease(OWNER, count, 60)
+
+
+def settlements(rows: list[Task]) -> list[Settlement]:
+    return [Settlement.held(Lease(row.id, OWNER), Complete()) for row in rows]
+
+
+async def test_a_locked_row_holds_up_nothing_but_itself(store: MysqlStore, rival: Php, phorge: PhorgeTables) -> None:
+    """Settles, renewals, leases, enqueues and operators go on; what is locked comes when it is free."""
+    rows = await take(store, 10)
+    (spare,) = await store.enqueue([NewTask(task_class="Spare")])
+    locked = rows[3]
+    with rival.transaction():
+        rival.query("SELECT * FROM worker_activetask WHERE id IN %s FOR UPDATE", ((locked.id, spare.id),))
+        async with asyncio.timeout(AT_ONCE):
+            renewed = await store.renew([Lease(row.id, OWNER) for row in rows], 120)
+            assert None not in renewed, "nobody can take the row meanwhile"
+            verdicts = [one.verdict for one in await store.settle(settlements(rows[:8]))]
+            assert verdicts == [Verdict.SETTLED] * 3 + [Verdict.BUSY] + [Verdict.SETTLED] * 4
+            (fresh,) = await store.enqueue([NewTask(task_class="Fresh")])
+            assert [row.id for row in await store.lease("qr:2", 10, 60)] == [fresh.id]
+        cancel = asyncio.ensure_future(store.cancel([locked.id, rows[8].id]))
+        await eventually(
+            lambda: phorge.execute("SELECT 1 FROM worker_archivetask WHERE id = %s", (rows[8].id,)), "the free one"
+        )
+        assert not cancel.done()
+    cancelled = await cancel
+    assert [row.id for row in cancelled if row] == [locked.id, rows[8].id]
+    assert [row.id for row in await store.lease("qr:3", 10, 60)] == [spare.id]
+    assert [one.verdict for one in await store.settle(settlements([locked]))] == [Verdict.LOST]
+
+
+async def test_a_locked_payload_neither_stalls_nor_empties_its_task(store: MysqlStore, rival: Php) -> None:
+    (task,) = await store.enqueue([NewTask(task_class="A", data="whole")])
+    with rival.transaction():
+        rival.query("SELECT * FROM worker_taskdata WHERE id = %s FOR UPDATE", (task.data_id,))
+        async with asyncio.timeout(AT_ONCE):
+            assert [row.data for row in await store.lease(OWNER, 1, 60)] == ["whole"]
+            assert [one.verdict for one in await store.settle(settlements([task]))] == [Verdict.SETTLED]
+
+
+async def test_a_counter_that_a_long_php_transaction_holds_stops_enqueues_alone(
+    store: MysqlStore, phorge: PhorgeTables
+) -> None:
+    """Trap 17: PHP drew an id inside a transaction. Ours wait for it, and end well; all else goes on."""
+    rows = await take(store, 4)
+    with Php(phorge) as php:
+        with php.transaction():
+            php_id = php.schedule("Slow")
+            waiting = [asyncio.ensure_future(store.enqueue([NewTask(task_class="B")])) for _ in range(2)]
+            async with asyncio.timeout(AT_ONCE):
+                assert await store.lease("qr:2", 10, 60) == []
+                assert None not in await store.renew([Lease(row.id, OWNER) for row in rows], 120)
+                assert {one.verdict for one in await store.settle(settlements(rows))} == {Verdict.SETTLED}
+            assert not any(one.done() for one in waiting)
+        async with asyncio.timeout(AT_ONCE):
+            ids = [task.id for answer in await asyncio.gather(*waiting) for task in answer]
+    assert len({php_id, *ids}) == 3
+
+
+async def test_our_enqueues_do_not_hold_the_counter(store: MysqlStore, phorge: PhorgeTables, rival: Php) -> None:
+    """The other way round: while our transaction is stuck in mid-insert, PHP draws ids."""
+    with rival.transaction():
+        # as `INSERT` of a gap's end would: ours cannot insert its row
+        rival.query("SELECT * FROM worker_activetask WHERE id < 1000000 FOR UPDATE")
+        stuck = asyncio.ensure_future(store.enqueue([NewTask(task_class="A")]))
+        await eventually(lambda: _waits(phorge), "the insert waits", every=TRANSACTIONS_EVERY)
+        with Php(phorge) as php:
+            php.write("SET SESSION innodb_lock_wait_timeout = 1")
+            php.write(
+                "INSERT INTO lisk_counter (counterName, counterValue) VALUES ('worker_activetask', LAST_INSERT_ID(1))"
+                " ON DUPLICATE KEY UPDATE counterValue = LAST_INSERT_ID(counterValue + 1)"
+            )
+    assert len(await stuck) == 1
+
+
+def _waits(phorge: PhorgeTables) -> bool:
+    return any(status == "LOCK WAIT" for _, status, _ in open_transactions(phorge))
+
+
+@pytest.mark.parametrize("rival_ends", ["commit", "rollback"])
+async def test_a_real_deadlock_is_played_again(
+    store: MysqlStore, phorge: PhorgeTables, rival: Php, rival_ends: str
+) -> None:
+    """R055. Ours has the active row and wants the archived one; the other, with more to lose, the other way round."""
+    rows = await take(store, 2)
+    task = rows[0]
+    rival.write("BEGIN")
+    rival.write("INSERT INTO worker_taskdata (data) VALUES " + ",".join(["('weight')"] * 500))
+    rival.write(
+        "INSERT INTO worker_archivetask (id, taskClass, failureCount, dataID, result, duration, priority, dateCreated,"
+        " dateModified) VALUES (%s, 'Class0', 0, 1, 2, 0, 2000, 1, 1)",
+        (task.id,),
+    )
+    settling = asyncio.ensure_future(store.settle(settlements(rows)))
+    await eventually(lambda: _waits(phorge), "our insert waits for the other's", every=TRANSACTIONS_EVERY)
+    # closes the circle; the server rolls ours back, and this one goes on
+    await asyncio.to_thread(rival.write, "DELETE FROM worker_activetask WHERE id = %s", (task.id,))
+    answered = [one.verdict for one in await settling]
+    assert answered == [Verdict.BUSY, Verdict.SETTLED]
+    rival.write("COMMIT" if rival_ends == "commit" else "ROLLBACK")
+    (again,) = await store.settle(settlements([task]))
+    assert again.verdict is (Verdict.LOST if rival_ends == "commit" else Verdict.SETTLED)
+
+
+async def test_rounds_in_any_order_beside_native_consumers_meet_no_deadlock(
+    store: MysqlStore, phorge: PhorgeTables
+) -> None:
+    """Small tables are where scans lock strangers' rows: forty rows, four of ours and two native consumers."""
+    await store.enqueue([NewTask(task_class=f"Class{number}") for number in range(40)])
+
+    async def ours(number: int) -> int:
+        done = 0
+        for sequence in range(40):
+            owner = f"qr:{number}:{sequence}"
+            tasks = await store.lease(owner, 7, 60, due_first=sequence % 2 == 0)
+            leases = [Lease(task.id, owner) for task in reversed(tasks)]
+            await store.renew(leases, 90)
+            followups = [NewTask(task_class="Child")] * (sequence < 20)
+            settled = await store.settle([Settlement.held(lease, Complete(followups=followups)) for lease in leases])
+            done += sum(one.verdict is Verdict.SETTLED for one in settled)
+        return done
+
+    def native() -> int:
+        with Taskmaster(phorge) as php:
+            for _ in range(40):
+                php.step(lambda task: [])
+            assert php.restarts == 0
+            return len(php.archived)
+
+    done = await asyncio.gather(*(ours(number) for number in range(4)), *(asyncio.to_thread(native) for _ in range(2)))
+    ((archived,),) = phorge.execute("SELECT COUNT(*) FROM worker_archivetask")
+    assert sum(done) == archived >= 40

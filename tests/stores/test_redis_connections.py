@@ -1,0 +1,313 @@
+"""Connections: few for many callers, never a stale reply, and nothing done twice when a reply is lost."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
+
+import pytest
+
+from queue_runtime.errors import StoreUnavailable
+from queue_runtime.store import StoreOptions
+from queue_runtime.task import Complete, Fail, Lease, NewTask, Pause, PauseKind, Retry, Settlement, Task
+from stores import redis_link
+from stores.redis import RedisStore, open_store
+from tests.clock import Clock
+from tests.servers import RedisServer
+from tests.stores.redis_house import add, assert_whole, client_of, drain, emptied, key, settle, soon, worker
+from tests.stores.relay import Relay, relay_to
+
+T = TypeVar("T")
+STOP = Pause(PauseKind.ALL)
+
+
+@pytest.fixture
+async def store(redis_server: RedisServer) -> AsyncIterator[RedisStore]:
+    async with emptied(redis_server) as store:
+        yield store
+
+
+@pytest.fixture
+async def relay(redis_server: RedisServer, store: RedisStore) -> AsyncIterator[Relay]:
+    """A line to the emptied server."""
+    async with relay_to(redis_server.host, redis_server.port) as relay:
+        yield relay
+
+
+def through(
+    relay: Relay, options: StoreOptions = StoreOptions(), *, connections: int = 2
+) -> AbstractAsyncContextManager[RedisStore]:
+    """A store at the other end of the line."""
+    return open_store(relay.url, options, connections=connections)
+
+
+def clients_of(server: RedisServer) -> int:
+    """Connections to the server, without the one that asks and those that listen."""
+    with client_of(server) as client:
+        return sum(one["cmd"].split("|")[0] not in ("client", "subscribe", "ping") for one in client.client_list())
+
+
+# ---- many callers
+
+
+async def test_two_hundred_callers_share_five_connections(redis_server: RedisServer, store: RedisStore) -> None:
+    """R046: they wait, and nobody fails."""
+    async with open_store(redis_server.url, connections=5) as few:
+        before = clients_of(redis_server)
+        ids = await asyncio.gather(*[add(few, 2) for _ in range(200)])
+        assert clients_of(redis_server) - before == 5
+        assert sorted(task_id for part in ids for task_id in part) == list(range(1, 401))
+        taken = await asyncio.gather(*[few.lease(worker(), 2, 60) for _ in range(200)])
+        verdicts = await asyncio.gather(*[settle(few, tasks) for tasks in taken])
+        assert [len(part) for part in verdicts] == [2] * 200
+        await assert_whole(few)
+
+
+async def test_who_waits_too_long_for_a_connection_is_told_so(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R045: a bound, and no hanging."""
+    monkeypatch.setattr(redis_link, "WAIT_SECONDS", 0.05)
+    async with through(relay, connections=1) as slow:
+        await slow.ping()
+        relay.delay = 0.5
+        first = asyncio.create_task(slow.stats())
+        await asyncio.sleep(0)
+        with pytest.raises(StoreUnavailable, match="no free connection"):
+            await slow.stats()
+        assert (await first).active == 0
+
+
+async def test_a_listener_takes_no_connection_from_the_callers(redis_server: RedisServer, store: RedisStore) -> None:
+    async with open_store(redis_server.url, connections=1) as one:
+        while await one.changed(0.05):
+            pass
+        listening = asyncio.create_task(one.changed(10))
+        await asyncio.sleep(0.05)
+        assert await add(one, 1) == [1]
+        assert await listening is True
+
+
+# ---- callers that go away
+
+
+async def test_cancelled_calls_leave_no_reply_to_the_next_caller(
+    relay: Relay, redis_server: RedisServer, store: RedisStore
+) -> None:
+    """R043, R045: each is cancelled at a random moment; beside them callers check that they get their own."""
+    dice = random.Random(5)
+    own = [new.id for new in await store.enqueue([NewTask(task_class="Own", data=str(n)) for n in range(50)])]
+    async with through(relay, connections=3) as line:
+        relay.delay = 0.002
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: add(line, 2),
+            lambda: line.lease(worker(), 3, 60, classes={"A"}),
+            line.stats,
+            lambda: line.renew([Lease(own[0], "x")], 60),
+            lambda: line.settle([Settlement.unfenced(own[0], Retry(wait=0))]),
+        ]
+
+        async def impatient() -> None:
+            call = asyncio.ensure_future(dice.choice(calls)())
+            await asyncio.sleep(dice.random() * 0.012)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+
+        async def patient(number: int) -> None:
+            (row,) = await line.get([own[number]])
+            assert row is not None
+            assert (row.id, row.data) == (own[number], str(number))
+            assert [one.id if one else None for one in await line.get([own[-1], 10**9])] == [own[-1], None]
+
+        for _ in range(10):
+            await asyncio.gather(*[one for n in range(50) for one in (impatient(), patient(n))])
+        relay.delay = 0
+        found = await asyncio.gather(*[line.get([own[0]]) for _ in range(3)])
+        assert [row.id if row else None for (row,) in found] == [own[0]] * 3
+        await assert_whole(line)
+    await soon(lambda: clients_of(redis_server) <= 1)
+
+
+async def test_a_call_cancelled_while_it_waits_or_connects_gives_its_place_back(
+    redis_server: RedisServer, store: RedisStore
+) -> None:
+    """R045"""
+    async with open_store(redis_server.url, connections=3) as few:
+        for number in range(100):
+            calls = [asyncio.ensure_future(few.stats()) for _ in range(5)]
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+        async with asyncio.timeout(5):
+            assert len(await asyncio.gather(*[few.stats() for _ in range(3)])) == 3
+
+
+# ---- replies that never come
+
+
+async def test_an_enqueue_whose_reply_is_lost_is_answered_with_its_first_ids(relay: Relay) -> None:
+    """R094: sent again under the same number, run once."""
+    async with through(relay) as line:
+        await add(line, 1)
+        relay.lose_replies = 1
+        new = [NewTask(task_class="A", idempotency_key="k"), NewTask(task_class="B"), NewTask(task_class="C")]
+        rows = await line.enqueue([*new, new[0]])
+        assert [row.id for row in rows] == [2, 3, 4, 2]
+        assert await line.enqueue([new[0]]) == [rows[0]]
+        assert [row.task_class for row in await line.list_active(9)] == ["A", "A", "B", "C"]
+        await assert_whole(line)
+
+
+async def test_an_event_whose_reply_is_lost_is_delivered_once(relay: Relay) -> None:
+    async with through(relay) as line:
+        await line.ping()
+        relay.lose_replies = 1
+        row = await line.enqueue_once("event", NewTask(task_class="A"))
+        assert await line.enqueue_once("event", NewTask(task_class="A")) == row
+        assert (await line.stats()).active == 1
+
+
+async def test_a_lease_whose_reply_is_lost_is_not_sent_again_and_ends_by_itself(relay: Relay, clock: Clock) -> None:
+    """R094: nobody knows what was taken; it comes back when the lease and the patience are over."""
+    async with through(relay, StoreOptions(now=clock)) as line:
+        ids = await add(line, 3)
+        relay.lose_replies = 1
+        with pytest.raises(StoreUnavailable, match="lease: the connection was lost"):
+            await line.lease(worker(), 2, 10)
+        assert [task.id for task in await line.lease(worker(), 9, 10)] == ids[2:]
+        clock.advance(21)
+        assert [task.id for task in await line.lease(worker(), 9, 10)] == ids
+
+
+@pytest.mark.parametrize("outcome", [Complete(followups=[NewTask(task_class="Child")]), Fail()])
+async def test_an_outcome_whose_reply_is_lost_is_repeated_by_its_holder_and_written_once(
+    relay: Relay, outcome: Complete | Fail
+) -> None:
+    async with through(relay) as line:
+        await add(line, 1)
+        tasks = await line.lease(worker(), 1, 60)
+        relay.lose_replies = 1
+        with pytest.raises(StoreUnavailable):
+            await settle(line, tasks, outcome)
+        (settled,) = await settle(line, tasks, outcome)
+        assert settled.verdict == "replayed"
+        assert len(await line.list_active(9)) == isinstance(outcome, Complete)
+
+
+@pytest.mark.parametrize("name", ["renew", "cancel", "free", "priority", "retry", "resume"])
+async def test_what_may_have_acted_is_not_sent_again(relay: Relay, redis_server: RedisServer, name: str) -> None:
+    calls: dict[str, Callable[[RedisStore], Awaitable[object]]] = {
+        "renew": lambda line: line.renew([Lease(1, "x")], 60),
+        "cancel": lambda line: line.cancel([1]),
+        "free": lambda line: line.free([1]),
+        "priority": lambda line: line.priority([1], 5),
+        "retry": lambda line: line.retry([1]),
+        "resume": lambda line: line.resume(STOP),
+    }
+    async with through(relay) as line:
+        await add(line, 1)
+        await calls[name](line)
+        with client_of(redis_server) as client:
+            client.config_resetstat()
+            relay.lose_replies = 1
+            with pytest.raises(StoreUnavailable):
+                await calls[name](line)
+            sent = client.info("commandstats")
+        assert sent["cmdstat_evalsha"]["calls"] == 1
+
+
+async def test_a_read_whose_reply_is_cut_in_the_middle_is_asked_again(relay: Relay) -> None:
+    async with through(relay, connections=1) as line:
+        ids = await add(line, 50, data="x" * 500)
+        relay.cut_replies_after = 10_000
+        rows = await line.get(ids)
+        assert [(row.id, row.data) for row in rows if row] == [(task_id, "x" * 500) for task_id in ids]
+
+
+async def test_a_lease_whose_reply_is_cut_in_the_middle_is_an_outage(relay: Relay) -> None:
+    async with through(relay, connections=1) as line:
+        await add(line, 50, data="x" * 500)
+        relay.cut_replies_after = 10_000
+        with pytest.raises(StoreUnavailable):
+            await line.lease(worker(), 50, 60)
+        assert await line.lease(worker(), 50, 60) == []
+
+
+# ---- connections that die
+
+
+async def test_idle_connections_that_the_server_closed_are_replaced_before_use(
+    redis_server: RedisServer, store: RedisStore
+) -> None:
+    """R028: not even a lease, which is never sent twice, hears of it."""
+    async with open_store(redis_server.url, connections=3) as line, asyncio.timeout(20):
+        await asyncio.gather(*[add(line, 1) for _ in range(10)])
+        for _ in range(5):
+            with client_of(redis_server) as client:
+                client.client_kill_filter(_type="normal", skipme=True)
+            await asyncio.sleep(0.02)
+            assert len(await line.lease(worker(), 1, 60)) == 1
+
+
+async def test_connections_killed_all_the_time_cost_no_task(redis_server: RedisServer, store: RedisStore) -> None:
+    """R025: each task ends exactly once."""
+    ids = await add(store, 200)
+    stop = False
+
+    async def kill() -> None:
+        with client_of(redis_server) as client:
+            while not stop:
+                client.client_kill_filter(_type="normal", skipme=True)
+                await asyncio.sleep(0.01)
+
+    async def run(line: RedisStore) -> None:
+        while (await until_answered(line.stats)).active:
+            try:
+                tasks: list[Task] = await line.lease(worker(), 3, 1)
+            except StoreUnavailable:
+                continue
+            if tasks:
+                await until_answered(lambda: settle(line, tasks))  # noqa: B023  awaited before it changes
+
+    async with open_store(redis_server.url, StoreOptions(patience=0), connections=4) as line, asyncio.timeout(60):
+        killer = asyncio.create_task(kill())
+        await asyncio.gather(*[run(line) for _ in range(4)])
+        stop = True
+        await killer
+        assert sorted(row.id for row in await line.list_archived(5000)) == ids
+        await assert_whole(line)
+
+
+async def until_answered(call: Callable[[], Awaitable[T]]) -> T:
+    """Ask again until there is an answer."""
+    while True:
+        try:
+            return await call()
+        except StoreUnavailable:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_server_that_hangs_is_an_outage_and_its_late_reply_is_nobodys() -> None:
+    """R029: a bound on each reply, also where the connection stays open."""
+    with RedisServer() as server, client_of(server) as client:
+        async with open_store(f"{server.url}?socket_timeout=0.2", connections=1) as line:
+            ids = await add(line, 2)
+            server.pause()
+            with pytest.raises(StoreUnavailable, match="no reply within"):
+                await line.lease(worker(), 1, 60)
+            server.resume()
+            assert (await line.stats()).active == 2
+            rows = await line.get(ids)
+            assert [row.id for row in rows if row] == ids
+            assert client.exists(key("body"))
+
+
+async def test_everything_is_closed_at_the_end(redis_server: RedisServer, store: RedisStore) -> None:
+    before = clients_of(redis_server)
+    async with open_store(redis_server.url) as line:
+        await asyncio.gather(*[add(line, 1) for _ in range(20)])
+        await line.changed(0.01)
+        assert await drain(line)
+    with client_of(redis_server) as client:
+        await soon(lambda: clients_of(redis_server) == before and not client.client_list(_type="pubsub"))
