@@ -1,21 +1,23 @@
-"""Enqueues into a SQLite file from a process of its own: `python -m benchmarks.fill MODE COUNT FILE`.
+"""Enqueues through the store, from a process of its own: `python -m benchmarks.fill MODE COUNT`.
 
 `one` awaits each task, `conc` keeps 64 callers busy on the group commit, `bulk` sends 100 in a call, and `load`
-1,000. Prints one JSON line with the seconds it took.
+1,000. The environment says which store, as it does for the runtime. Prints one JSON line with the seconds it took.
 """
 
 import asyncio
 import json
+import os
 import sys
 import time
 
 import anyio
 
 from benchmarks.payload import payload_text
+from queue_runtime.compose import opened
+from queue_runtime.config import load_config
 from queue_runtime.intake import Intake
 from queue_runtime.store import Store
 from queue_runtime.task import NewTask
-from stores.sqlite import open_store
 
 CALLERS = 64
 SIZES = {"bulk": 100, "load": 1000}
@@ -55,14 +57,14 @@ def _task(number: int) -> NewTask:
     return NewTask(task_class="noop", data=payload_text(number))
 
 
-async def main(mode: str, count: int, path: str) -> None:
-    """Fill the file and say how long it took."""
-    async with open_store(path) as store:
-        await store.stats()  # opened and warm
+async def main(mode: str, count: int) -> None:
+    """Fill the store and say how long it took."""
+    async with opened(load_config(os.environ)) as store:
+        await store.ping()  # opened and warm
         began = time.perf_counter()
         await fill(store, mode, count)
         print(json.dumps({"seconds": time.perf_counter() - began}))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))

@@ -16,9 +16,25 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "saq": ("saq[redis,hiredis]", "typing_extensions", "uvloop"),
     "huey": ("huey", "redis", "hiredis"),
     "arq": ("arq", "hiredis", "uvloop"),
+    "taskiq-list": ("taskiq", "taskiq-redis", "uvloop", "orjson", "hiredis"),
+    "taskiq-stream": ("taskiq", "taskiq-redis", "uvloop", "orjson", "hiredis"),
+    "dramatiq": ("dramatiq[redis]", "hiredis"),
+    "streaq": ("streaq", "uvloop"),
+    "celery": ("celery[redis]", "hiredis"),
+    "rq": ("rq", "hiredis"),
+    "procrastinate": ("procrastinate", "psycopg[binary,pool]"),
     "pgqueuer": ("pgqueuer[asyncpg,cli]", "asyncpg", "uvloop"),
 }
 """What each peer needs in its virtual environment."""
+
+POSTGRES_PEERS = ("pgqueuer", "procrastinate")
+
+BESIDE: Mapping[str, tuple[str, ...]] = {
+    "sqlite": ("saq", "huey", "arq", "pgqueuer"),
+    "mysql": POSTGRES_PEERS,
+    "redis": tuple(peer for peer in REQUIREMENTS if peer not in POSTGRES_PEERS),
+}
+"""The peers that a store is measured beside, unless others are asked for."""
 
 TUNED: Mapping[str, str] = {"arq": "tuned"}
 """Suffix of a peer's setting where its defaults would make the comparison unfair (arq polls every 0.5 s)."""
@@ -28,7 +44,7 @@ RUN_SECONDS = 600
 
 def prepare(peer: str, venvs: Path) -> None:
     """Create the virtual environment of a peer unless it is there."""
-    folder = venvs / peer
+    folder = venvs / peer.partition("-")[0]  # taskiq-list and taskiq-stream share one
     if (folder / "ready").exists():
         return
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=120)
@@ -70,6 +86,8 @@ class Peers(Struct, frozen=True):
             "PYTHONDONTWRITEBYTECODE": "1",
             "TMPDIR": str(folder),
         }
+        if peer == "celery" and "--setting" in options:
+            env["BENCH_CONC"] = options[options.index("--setting") + 1].removeprefix("threads")
         command = [sys.executable, str(self.drivers / "run.py"), work, peer, "--reps", "1", *options]
         # SIGINT, because only KeyboardInterrupt makes the driver stop its workers
         with running(command, folder / "driver.log", env=env, sign=signal.SIGINT) as child:
@@ -78,11 +96,13 @@ class Peers(Struct, frozen=True):
         result = msgspec.json.decode(lines[-1], type=dict[str, object]) if lines else {}
         if code or not result or "error" in result:
             raise RuntimeError(f"{peer} {work}: {result.get('error', child.tail())}")
-        if peer == "pgqueuer":
+        if peer in POSTGRES_PEERS:
             result.pop("server_us", None)  # the drivers read the CPU of Redis alone
         return {ours: value for theirs, ours in VALUES.items() if isinstance(value := result.get(theirs), float | int)}
 
 
 def setting(peer: str, slots: int) -> str:
     """The drivers' spelling of a concurrency."""
-    return f"{slots}{TUNED.get(peer, '')}"
+    if peer == "rq":
+        return "simple"  # one at a time, whatever is asked
+    return f"{'threads' if peer == 'celery' else ''}{slots}{TUNED.get(peer, '')}"

@@ -22,6 +22,12 @@ class Usage(Struct, frozen=True):
     rss_mib: float
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU seconds that one process, with all its threads, has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
 class Child:
     """A running child process; `log` holds what it wrote."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 OURS = "queue-runtime"
+"""How every contender begins that is ours; what follows says with which settings."""
 
 
 class Sample(Struct, frozen=True):
@@ -20,6 +21,7 @@ class Sample(Struct, frozen=True):
     values: dict[str, float]
     repetition: int = 0
     load: float = 0.0
+    store: str = "sqlite"
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -1,4 +1,4 @@
-"""What the handlers leave behind for the driver: a counter in a mapped file, and a log of times.
+"""What the handlers leave behind for the driver: counters in a mapped file, and a log of times.
 
 Both cost a handler about a microsecond, as much as the same two cost in the peers' drivers.
 """
@@ -10,6 +10,10 @@ import time
 from pathlib import Path
 
 FOLDER_VARIABLE = "BENCH_RUN"
+WORKER_VARIABLE = "BENCH_WORKER"
+"""Which counter is this process's own; the first unless it says otherwise."""
+
+WORKERS = 16
 _COUNTER = struct.Struct("<q")
 
 
@@ -17,15 +21,16 @@ class Tally:
     """The handlers' side; both files are made by the driver's side, `Reading`."""
 
     def __init__(self, folder: Path) -> None:
-        with (folder / "counter").open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), _COUNTER.size)
+        with (folder / "counters").open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), _COUNTER.size * WORKERS)
+        self._place = _COUNTER.size * int(os.environ.get(WORKER_VARIABLE, "0"))
         self._stamps = os.open(folder / "stamps", os.O_WRONLY | os.O_APPEND)
         self._count = 0
 
     def hit(self) -> None:
         """Count one task."""
         self._count += 1
-        _COUNTER.pack_into(self._map, 0, self._count)
+        _COUNTER.pack_into(self._map, self._place, self._count)
 
     def stamp(self, number: int) -> None:
         """Note that task `number` runs now."""
@@ -41,19 +46,22 @@ class Reading:
     """The driver's side."""
 
     def __init__(self, folder: Path) -> None:
-        self._counter = folder / "counter"
+        self._counters = folder / "counters"
         self._stamps = folder / "stamps"
         self.reset()
 
     def reset(self) -> None:
         """Begin at zero; only while no handler runs."""
-        self._counter.write_bytes(bytes(_COUNTER.size))
+        self._counters.write_bytes(bytes(_COUNTER.size * WORKERS))
         self._stamps.write_bytes(b"")
+
+    def counts(self) -> list[int]:
+        """Tasks counted so far, by worker."""
+        return [found for (found,) in _COUNTER.iter_unpack(self._counters.read_bytes())]
 
     def count(self) -> int:
         """Tasks counted so far."""
-        found: int = _COUNTER.unpack(self._counter.read_bytes())[0]
-        return found
+        return sum(self.counts())
 
     def stamps(self) -> dict[int, float]:
         """First time of each noted task."""

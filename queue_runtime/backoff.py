@@ -16,6 +16,9 @@ CAP = 5.0
 RED_AFTER = 5.0
 """Seconds of an outage after which readiness turns red. Shorter ones are nobody's alarm."""
 
+LOOK_SECONDS = 1.0
+"""How often a long rest looks whether it shall be another length."""
+
 REPEAT_AFTER = 30.0
 """Seconds between two log lines about the same outage."""
 
@@ -113,6 +116,15 @@ def exponential(first: float, factor: float = 2.0, cap: float = 3600.0) -> Calla
         return round(min(grown, cap) * random.uniform(0.75, 1.0))
 
     return wait
+
+
+async def rest(stop: anyio.Event, seconds: Callable[[], float]) -> bool:
+    """A long `pause` whose length may be changed while it lasts."""
+    began = time.monotonic()
+    while (left := began + seconds() - time.monotonic()) > 0:
+        if not await pause(stop, min(left, LOOK_SECONDS)):
+            return False
+    return not stop.is_set()
 
 
 async def pause(stop: anyio.Event, seconds: float) -> bool:

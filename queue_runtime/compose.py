@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import structlog
+from starlette.types import ASGIApp, Scope
 
+from conduit.client import ConduitClient
+from conduit.gateway import Gateway
 from handlers import catalog
+from handlers.delegate import Delegate
+from handlers.phorge import Phorge
+from queue_runtime.api import access
 from queue_runtime.api.app import create_app
-from queue_runtime.backoff import Outage, pause
-from queue_runtime.config import Config
+from queue_runtime.api.auth import Guard
+from queue_runtime.backoff import Outage, rest
+from queue_runtime.config import Config, Reading
+from queue_runtime.cron_file import CronEntry
+from queue_runtime.cron_loop import CronLoop, look_back
+from queue_runtime.current import Current
 from queue_runtime.doorbell import Doorbell
 from queue_runtime.errors import ConfigError, StoreUnavailable
 from queue_runtime.findings import Finding, note, ok
@@ -22,8 +32,10 @@ from queue_runtime.heartbeat import Heartbeat
 from queue_runtime.intake import Intake
 from queue_runtime.lease_loop import LeaseLoop
 from queue_runtime.lifecycle import Lifecycle
+from queue_runtime.live import Live, cap_problems, cron_entries
 from queue_runtime.metrics import Metrics
 from queue_runtime.registry import Registry
+from queue_runtime.reload import Reloader
 from queue_runtime.server import Server
 from queue_runtime.settings import PREFIX
 from queue_runtime.settler import Settler
@@ -43,13 +55,17 @@ log = structlog.get_logger()
 DAY = 86400
 
 
-def run(config: Config) -> int:
-    """Run until told to stop; the exit code. Raises ConfigError or StoreUnusable where it cannot start."""
+def run(config: Config, read: Callable[[], Reading]) -> int:
+    """Run until told to stop; the exit code. Raises ConfigError or StoreUnusable where it cannot start.
+
+    `read` is how the configuration was read, and is read again at a reload.
+    """
     check_extras(config)
     # before the store, so that a fault in the handlers leaves no new file behind
     registry = load_handlers(config) if "worker" in config.roles else None
+    entries = cron_entries(config)
     options = {"use_uvloop": config.event_loop == "uvloop"}
-    return anyio.run(serve, config, registry, backend="asyncio", backend_options=options)
+    return anyio.run(serve, config, read, registry, entries, backend="asyncio", backend_options=options)
 
 
 def check_extras(config: Config) -> None:
@@ -69,6 +85,13 @@ def load_handlers(config: Config) -> Registry:
     registry = catalog.native(feed_policy_file=config.feed_policy_file)
     for other in load_registries(config.handlers):
         registry.merge(other)
+    if problems := cap_problems(config, registry):
+        raise ConfigError(problems)
+    registry.cap(config.class_caps)
+    if config.conduit_url is not None:
+        if (own := registry.fallback_spec) is not None:
+            raise ConfigError([f"{PREFIX}CONDUIT_URL is set, and {own.origin} is a fallback too: keep one"])
+        return registry
     wanted = config.task_classes
     if wanted is not None and registry.fallback_spec is None and not wanted & registry.classes:
         raise ConfigError(
@@ -78,6 +101,13 @@ def load_handlers(config: Config) -> Registry:
             ]
         )
     return registry
+
+
+class Delegation(NamedTuple):
+    """What has Phorge run tasks."""
+
+    delegate: Delegate
+    phorge: Phorge
 
 
 class Backend(NamedTuple):
@@ -172,12 +202,30 @@ async def _examine_redis(config: Config, repair: bool) -> list[Finding]:
         return await redis_doctor.examine(store, mend=repair)
 
 
+def _open_remote(config: Config, options: StoreOptions) -> AbstractAsyncContextManager[Store]:
+    from stores import remote
+
+    return remote.open_store(config.remote_url, config.remote_token, options)
+
+
+async def _create_remote(config: Config) -> list[Finding]:
+    return await _examine_remote(config, repair=False)
+
+
+async def _examine_remote(config: Config, repair: bool) -> list[Finding]:
+    from stores import remote_doctor
+
+    found = await remote_doctor.examine(config.remote_url, config.remote_token, options_of(config))
+    return [*found, *([note("repair", "the store is the server's: repair it there")] if repair else [])]
+
+
 _NOTHING_TO_REPAIR = note("repair", "this store's database keeps its indexes by itself, so there is nothing to repair")
 
 BACKENDS: Mapping[str, Backend] = {
     "sqlite": Backend(_open_sqlite, _create_sqlite, _examine_sqlite),
     "mysql": Backend(_open_mysql, _create_mysql, _examine_mysql),
     "redis": Backend(_open_redis, _create_redis, _examine_redis),
+    "remote": Backend(_open_remote, _create_remote, _examine_remote),
 }
 
 
@@ -202,10 +250,12 @@ def options_of(config: Config) -> StoreOptions:
     )
 
 
-async def serve(config: Config, registry: Registry | None) -> int:
+async def serve(
+    config: Config, read: Callable[[], Reading], registry: Registry | None, entries: Sequence[CronEntry]
+) -> int:
     """Open the store and run everything on it. `registry` None: no worker."""
     async with opened(config) as store:
-        runtime = build(config, store, registry)
+        runtime = build(config, read, store, registry, entries)
         gc.freeze()  # all this stays: a full collection would walk it each time, and nothing is answered for 20 ms
         code = await supervise(runtime)
     if runtime.lease_loop is not None and runtime.lease_loop.abandoned_ids:
@@ -232,14 +282,24 @@ async def opened(config: Config) -> AsyncIterator[Store]:
         yield store
 
 
-def build(config: Config, store: Store, registry: Registry | None) -> Runtime:
+def build(
+    config: Config,
+    read: Callable[[], Reading],
+    store: Store,
+    registry: Registry | None,
+    entries: Sequence[CronEntry] = (),
+) -> Runtime:
     """All parts of one process, as its roles want them."""
+    current = Current(config)
+    guard = Guard(config.token)
     lifecycle = Lifecycle()
     doorbell = Doorbell()
     settler = Settler(store, lifecycle=lifecycle)
     intake = Intake(store, enqueued=doorbell.ring)
-    heartbeat = lease_loop = watchdog = None
+    heartbeat = lease_loop = watchdog = delegation = None
     if registry is not None:
+        if config.conduit_url is not None:
+            delegation = delegate_to_phorge(config, config.conduit_url, registry, lifecycle, doorbell.ring)
         stats = WorkerStats()
         watchdog = Watchdog(stats)
         heartbeat = Heartbeat(store, lifecycle, lease_seconds=config.lease_seconds, patience=config.patience)
@@ -259,18 +319,20 @@ def build(config: Config, store: Store, registry: Registry | None) -> Runtime:
             classes=config.task_classes,
             queues=config.queues,
         )
-    metrics = Metrics(store, lifecycle=lifecycle, settler=settler, worker=lease_loop)
-    app = create_app(
-        store=store,
-        intake=intake,
-        settler=settler,
-        doorbell=doorbell,
+    sweep_loop = cron_loop = None
+    if "sweep" in config.roles:
+        sweep_loop = SweepLoop(store, lifecycle, sweep_seconds=config.sweep_seconds)
+        remembered = look_back(options_of(config).retention)
+        cron_loop = CronLoop(store, lifecycle, entries, look_back=remembered, enqueued=doorbell.ring)
+    metrics = Metrics(
+        store,
         lifecycle=lifecycle,
-        config=config,
+        settler=settler,
         worker=lease_loop,
-        metrics=metrics,
+        conduit=None if delegation is None else delegation.delegate,
+        cron=cron_loop,
     )
-    return Runtime(
+    runtime = Runtime(
         lifecycle=lifecycle,
         store=store,
         intake=intake,
@@ -279,17 +341,85 @@ def build(config: Config, store: Store, registry: Registry | None) -> Runtime:
         lease_loop=lease_loop,
         heartbeat=heartbeat,
         watchdog=watchdog,
-        sweep_loop=SweepLoop(store, lifecycle, sweep_seconds=config.sweep_seconds) if "sweep" in config.roles else None,
-        figures=None if registry is None else partial(look_at_figures, metrics, config.sweep_seconds),
-        server=Server(app, listen=config.listen, kind=config.server, lifecycle=lifecycle),
+        sweep_loop=sweep_loop,
+        cron_loop=cron_loop,
+        figures=None if registry is None else partial(look_at_figures, metrics, current),
+        phorge=None if delegation is None else delegation.phorge.run,
         on_started=say_where,
         grace_seconds=config.grace_seconds,
     )
+    runtime.reload = Reloader(current, read=read, prepare=Live(runtime, guard, registry).prepare).reload
+    app = create_app(
+        store=store,
+        intake=intake,
+        settler=settler,
+        doorbell=doorbell,
+        lifecycle=lifecycle,
+        current=current,
+        guard=guard,
+        reload=runtime.reload,
+        worker=lease_loop,
+        metrics=metrics,
+    )
+    if config.gateway:
+        app = with_gateway(app, config, guard, lifecycle, metrics)
+    runtime.server = Server(app, listen=config.listen, kind=config.server, lifecycle=lifecycle)
+    return runtime
 
 
-async def look_at_figures(metrics: Metrics, seconds: float, stop: anyio.Event) -> None:
+def delegate_to_phorge(
+    config: Config, url: str, registry: Registry, lifecycle: Lifecycle, ring: Callable[[], None]
+) -> Delegation:
+    """Give the registry a fallback: the Phorge at this address."""
+    try:
+        client = ConduitClient(
+            url,
+            token=config.conduit_token,
+            host=config.conduit_host,
+            concurrency=config.conduit_concurrency,
+            tls_ca=config.conduit_tls_ca,
+        )
+    except OSError as error:  # of which SSLError is one
+        raise ConfigError([f"{PREFIX}CONDUIT_TLS_CA must be a file of certificates: {error}"]) from error
+    phorge = Phorge(client, lifecycle, opened=ring)
+    delegate = Delegate(client, phorge, patterns=config.conduit_classes, lease_seconds=config.lease_seconds)
+    # PHP goes on whatever we do, so a run is waited for even when our lease is no longer sure
+    registry.fallback(delegate, concurrency=config.conduit_concurrency, finish_unsure=True, gate=delegate)
+    return Delegation(delegate, phorge)
+
+
+def with_gateway(app: ASGIApp, config: Config, guard: Guard, lifecycle: Lifecycle, metrics: Metrics) -> ASGIApp:
+    """The app with the gateway in front."""
+    url = config.gateway_url or config.conduit_url
+    assert url is not None  # config.py sees to it
+
+    def observe(scope: Scope, status: int | None, seconds: float) -> None:
+        client = str(scope["client"][0]) if scope.get("client") else "local"
+        if status is None:
+            log.info("the client went away", uri=access.uri(scope), client=client)
+            return
+        metrics.request("/api/{method}", status, seconds)
+        access.line(scope, status, seconds, "-", client)
+
+    return Gateway(
+        app,
+        url,
+        guard.allows,
+        observe,
+        lifecycle.stopping.is_set,
+        host=config.conduit_host,
+        tls_ca=config.conduit_tls_ca,
+        seconds=config.gateway_seconds,
+        max_body=config.gateway_max_body,
+        rate=config.gateway_rate,
+        burst=config.gateway_burst,
+        exempt=config.gateway_exempt,
+    )
+
+
+async def look_at_figures(metrics: Metrics, current: Current, stop: anyio.Event) -> None:
     """Have classes that wait and that nobody here runs named in the log, even where nobody scrapes."""
-    while await pause(stop, seconds):
+    while await rest(stop, lambda: current.config.sweep_seconds):
         await metrics.refresh()
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from queue_runtime import config_values as values
 from queue_runtime import gorge_names as gorge
+from queue_runtime.env_file import read_env_file
 from queue_runtime.errors import ConfigError
 from queue_runtime.gorge_names import GorgeName
 from queue_runtime.settings import BY_FIELD, BY_VARIABLE, LATER_STORES, PREFIX, SETTINGS, STORES, Setting, store_of
@@ -21,7 +22,8 @@ from queue_runtime.store_values import passwords_in
 class Config(Struct, frozen=True, kw_only=True):
     """Every setting, read once and checked whole. The table in settings.py says what each is for."""
 
-    store: Literal["sqlite", "mysql", "redis"]
+    env_file: Path | None
+    store: Literal["sqlite", "mysql", "redis", "remote"]
     sqlite_path: Path
     sqlite_synchronous: Literal["FULL", "NORMAL"]
     namespace: str
@@ -37,6 +39,8 @@ class Config(Struct, frozen=True, kw_only=True):
     redis_prefix: str
     redis_allow_eviction: bool
     event_days: int | None
+    remote_url: str
+    remote_token: str
     listen: tuple[str, ...]
     token: str
     allow_anonymous: bool
@@ -46,6 +50,7 @@ class Config(Struct, frozen=True, kw_only=True):
     roles: frozenset[str]
     handlers: tuple[str, ...]
     slots: int
+    class_caps: Mapping[str, int]
     task_classes: frozenset[str] | None
     queues: frozenset[str] | None
     routes: Routes
@@ -54,9 +59,23 @@ class Config(Struct, frozen=True, kw_only=True):
     retry_seconds: int
     grace_seconds: float
     sweep_seconds: float
+    cron_file: Path | None
     max_lost: int
     retention_days: int | None
     feed_policy_file: Path | None
+    conduit_url: str | None
+    conduit_token: str
+    conduit_host: str
+    conduit_concurrency: int
+    conduit_classes: tuple[str, ...]
+    conduit_tls_ca: Path | None
+    gateway: bool
+    gateway_url: str | None
+    gateway_seconds: float
+    gateway_max_body: int
+    gateway_rate: float
+    gateway_burst: int
+    gateway_exempt: frozenset[str]
     log_format: Literal["console", "json"]
     log_level: Literal["debug", "info", "warning", "error"]
     event_loop: Literal["asyncio", "uvloop"]
@@ -69,8 +88,13 @@ class Config(Struct, frozen=True, kw_only=True):
     @property
     def secrets(self) -> tuple[str, ...]:
         """What must never be seen in a log line or an error text."""
-        return tuple(one for one in (self.token, self.mysql_password, *passwords_in(self.redis_url)) if one)
+        passwords = (*passwords_in(self.redis_url), *passwords_in(self.remote_url))
+        return tuple(
+            one for one in (self.token, self.mysql_password, self.remote_token, self.conduit_token, *passwords) if one
+        )
 
+
+ENV_FILE = BY_FIELD["env_file"].variable
 
 # Kubernetes injects these for a service named queue-runtime, into every pod of the namespace.
 _LINK = re.compile(rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
@@ -113,16 +137,22 @@ def explain(environ: Mapping[str, str]) -> list[Effective]:
 
 
 def read_environment(environ: Mapping[str, str]) -> Reading:
-    """Look at the whole environment once and report everything about it."""
-    return _Reader({name: value.strip() for name, value in environ.items()}).read()
+    """Look at the whole environment once, and at the files it names, and report everything about it."""
+    given = {name: text for name, value in environ.items() if (text := value.strip())}
+    return _Reader(given).read()
 
 
 class _Reader:
-    """One look at the environment. Blanks around a value are dropped, and an empty value is an unset one."""
+    """One look at the environment, where what the process was started with wins over the file of settings."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = {name: value for name, value in environ.items() if value}
         self._problems: list[str] = []
+        self._in_file: Mapping[str, str] = {}
+        if path := environ.get(ENV_FILE):
+            self._in_file, self._problems = read_env_file(Path(path), ENV_FILE)
+        # an empty value is an unset one
+        self._environ = {name: text for name, text in self._in_file.items() if text} | dict(environ)
+        self._started_with = environ
         self._notices: list[str] = []
         self._warnings: list[str] = []
         self._texts: dict[str, tuple[str, str]] = {}
@@ -139,7 +169,7 @@ class _Reader:
             fields[setting.field] = self._value(setting, text, origin)
             if setting.store in {None, self._store}:
                 shown = "****" if setting.secret and text and origin != "default" else text
-                effective.append(Effective(setting.variable, shown, origin))
+                effective.append(Effective(setting.variable, shown, self._place(origin)))
         config = msgspec.convert(fields, Config)
         self._check_relations(config)
         self._name_what_has_no_effect(config)
@@ -150,6 +180,10 @@ class _Reader:
             tuple(self._warnings),
             tuple(effective),
         )
+
+    def _place(self, origin: str) -> str:
+        """Where a setting came from, for people."""
+        return f"{origin} in {ENV_FILE}" if origin in self._in_file and origin not in self._started_with else origin
 
     def _choose_store(self) -> tuple[str | None, str]:
         """The store, and the variable that says so (empty: the default). None: nobody can say which settings fit."""
@@ -168,7 +202,9 @@ class _Reader:
         try:
             return setting.rule.read(text) if text else setting.unset
         except ValueError as error:
-            shown = "" if setting.secret or repr(text) in str(error) else f" (it is {_cut(text)})"
+            # an @ in an address may have a password before it
+            hidden = setting.secret or "@" in text or repr(text) in str(error)
+            shown = "" if hidden else f" (it is {_cut(text)})"
             if not (setting.field == "store" and self._store in LATER_STORES):
                 self._problems.append(f"{origin} {error}{shown}")
             return setting.rule.read(setting.default) if setting.default else setting.unset
@@ -279,11 +315,38 @@ class _Reader:
         no_worker = [origins[one.field] for one in SETTINGS if one.worker_only and one.field in origins]
         if no_worker and "worker" not in config.roles:
             self._warnings.append(f"without effect, because {PREFIX}ROLES has no worker: {', '.join(no_worker)}")
+        if "cron_file" in origins and "sweep" not in config.roles:
+            self._warnings.append(f"without effect, because {PREFIX}ROLES has no sweep: {origins['cron_file']}")
         by_address = [origins[field] for field in ("mysql_host", "mysql_port") if field in origins]
         if by_address and config.mysql_socket is not None:
             self._warnings.append(f"without effect, because {PREFIX}MYSQL_SOCKET is set: {', '.join(by_address)}")
+        by_server = [origins[field] for field in ("routes", "retention_days") if field in origins]
+        if by_server and config.store == "remote":
+            self._warnings.append(f"without effect, because the server's settings decide: {', '.join(by_server)}")
+        conduit = [origin for field, origin in origins.items() if field.startswith("conduit_")]
+        shared = {origins.get("conduit_host"), origins.get("conduit_tls_ca")} if config.gateway else set()
+        if config.conduit_url is None and (idle := sorted(set(conduit) - shared)):
+            self._warnings.append(f"without effect, because {PREFIX}CONDUIT_URL is not set: {', '.join(idle)}")
+        gateway = sorted(origin for field, origin in origins.items() if field.startswith("gateway_"))
+        if gateway and not config.gateway:
+            self._warnings.append(f"without effect, because {PREFIX}GATEWAY is not 1: {', '.join(gateway)}")
+
+    def _check_remote(self, config: Config) -> None:
+        if "remote_url" not in self._texts:
+            self._problems.append(f"{PREFIX}STORE=remote needs {PREFIX}REMOTE_URL: where the queue is")
+        if others := sorted(config.roles - {"worker"}):
+            self._problems.append(
+                f"{PREFIX}ROLES has {', '.join(others)}, but with {PREFIX}STORE=remote a process can be a worker only: "
+                f"the queue-runtime at {PREFIX}REMOTE_URL does the rest"
+            )
 
     def _check_relations(self, config: Config) -> None:
+        if config.gateway and config.gateway_url is None and config.conduit_url is None:
+            self._problems.append(
+                f"{PREFIX}GATEWAY=1 needs {PREFIX}GATEWAY_URL or {PREFIX}CONDUIT_URL: where Phorge is"
+            )
+        if config.store == "remote":
+            self._check_remote(config)
         reachable = [address for address in config.listen if not values.is_local(address)]
         token = BY_FIELD["token"]
         given = {token.variable, token.file_variable, "GORGE_SERVICE_TOKEN"} & self._environ.keys()

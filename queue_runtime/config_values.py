@@ -33,9 +33,9 @@ def whole(low: int, high: int, unit: str = "") -> Rule:
     return Rule(words, read)
 
 
-def seconds(low: float, high: float) -> Rule:
-    """A duration in seconds, with a decimal point where wanted."""
-    words = f"seconds from {low:g} to {high:g}, decimals allowed"
+def seconds(low: float, high: float, unit: str = "seconds") -> Rule:
+    """A duration in seconds (or some other figure), with a decimal point where wanted."""
+    words = f"{unit} from {low:g} to {high:g}, decimals allowed"
 
     def read(text: str) -> float:
         if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text, re.ASCII) or not low <= float(text) <= high:
@@ -203,6 +203,25 @@ def _read_routes(text: str) -> Routes:
 
 
 ROUTES = Rule("Class=queue or *Pattern=queue, comma-separated, the first that fits wins", _read_routes)
+
+
+def _read_caps(text: str) -> dict[str, int]:
+    caps: dict[str, int] = {}
+    for part in _parts(text):
+        name, equals, number = (piece.strip() for piece in part.partition("="))
+        if not (name and equals):
+            raise ValueError(f"{part!r} is not Class=number")
+        _check_class(name)
+        if name in caps:
+            raise ValueError(f"names {name} twice")
+        try:
+            caps[name] = _digits(number, 1, 10_000, "a whole number from 1 to 10000")
+        except ValueError as error:
+            raise ValueError(f"{part!r}: {error}") from None
+    return caps
+
+
+CLASS_CAPS = Rule("Class=number, comma-separated", _read_caps)
 
 
 def _read_handlers(text: str) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from typing import Protocol
 from queue_runtime.errors import InvalidRequest
 from queue_runtime.task import MAX_ATTEMPTS, MAX_FOLLOWUPS, NewTask, Task, check_range
 
+MAX_DURATION_US = 2**63 - 1
+
 
 class Ending(Exception):
     """Raised by a handler to say how its run ends, instead of returning."""
@@ -54,6 +56,7 @@ class Running(Protocol):
     """What a context needs of the run behind it."""
 
     followups: list[NewTask] | None
+    worked_us: int | None
 
     @property
     def deadline(self) -> float: ...
@@ -106,6 +109,10 @@ class Context:
         if len(followups) >= MAX_FOLLOWUPS:
             raise InvalidRequest("followups", f"must be at most {MAX_FOLLOWUPS}")
         followups.append(task)
+
+    def worked(self, duration_us: int) -> None:
+        """Say how long the work took, where somebody else has done and measured it (microseconds)."""
+        self._run.worked_us = min(max(duration_us, 0), MAX_DURATION_US)
 
     async def renew(self, seconds: int) -> bool:
         """Hold the lease for at least `seconds` from now, beyond what is renewed anyway.

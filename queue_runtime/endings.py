@@ -33,7 +33,7 @@ class Endings:
     """Outcomes by the rules: only a failure that really ended counts, and what the handler says itself wins."""
 
     def __init__(self, *, retry_seconds: float) -> None:
-        self._retry_seconds = retry_seconds
+        self.retry_seconds = retry_seconds
         self._log = structlog.get_logger().bind()
 
     def check_attempts(self, run: Run) -> None:
@@ -94,7 +94,7 @@ class Endings:
             return self._stretched(None)
 
     def _stretched(self, seconds: float | None) -> int:
-        seconds = self._retry_seconds if seconds is None else seconds
+        seconds = self.retry_seconds if seconds is None else seconds
         return _seconds(seconds * random.uniform(1.0, 1.0 + SPREAD))
 
 
@@ -103,7 +103,7 @@ def _seconds(wait: float) -> int:
 
 
 def _duration_us(run: Run) -> int:
-    return int((time.monotonic() - run.began) * 1_000_000)
+    return run.worked_us if run.worked_us is not None else int((time.monotonic() - run.began) * 1_000_000)
 
 
 def _timed_out(run: Run, trace: str) -> Failure:

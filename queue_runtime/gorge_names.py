@@ -37,9 +37,6 @@ DEFAULT_NAMESPACE = "phorge"
 """What gorge did where nobody said: a deployment that replaces it meant these."""
 
 _FALSE = frozenset({"0", "false", "no", "off", "f"})
-_NO_CONDUIT = "this version runs no PHP, so its tasks would wait for ever: remove it and leave PHP work to Phorge"
-_NO_GATEWAY = "this version has no Conduit gateway: remove it, and let Conduit callers reach Phorge directly"
-_GATEWAY_ONLY = "it belongs to the Conduit gateway"
 _PHORGE_SIDE = "Phorge's own container reads it, the queue does not"
 _PHP_RUNS_IT = "mail and notifications have no native handler here"
 _ONE_STORE = (
@@ -90,8 +87,8 @@ _TABLE = (
     GorgeName("GORGE_WORKER_POLL_INTERVAL_MS", reason="the worker is woken when work arrives"),
     GorgeName("GORGE_WORKER_MAX_WORKERS", "slots"),
     GorgeName("GORGE_WORKER_IDLE_TIMEOUT_SEC", reason="an idle worker is woken when work arrives"),
-    GorgeName("GORGE_WORKER_CONDUIT_URL", refused=_NO_CONDUIT),
-    GorgeName("GORGE_WORKER_CONDUIT_TOKEN", reason="it goes with GORGE_WORKER_CONDUIT_URL"),
+    GorgeName("GORGE_WORKER_CONDUIT_URL", "conduit_url"),
+    GorgeName("GORGE_WORKER_CONDUIT_TOKEN", "conduit_token"),
     GorgeName("GORGE_WORKER_TASK_CLASS_FILTER", "task_classes"),
     GorgeName("GORGE_WORKER_DRAIN_TIMEOUT_SEC", "grace_seconds", words={"0": "30"}),  # gorge: 0 means its default
     GorgeName("GORGE_WORKER_OUTBOX_DSN", reason="outcomes are kept until the store has them, without an outbox"),
@@ -101,12 +98,12 @@ _TABLE = (
     GorgeName("GORGE_WORKER_MAIL_OUTBOX_DSN", reason=_PHP_RUNS_IT),
     GorgeName("GORGE_WORKER_MAILER_URL", reason=_PHP_RUNS_IT),
     GorgeName("GORGE_WORKER_MAILER_TOKEN", reason=_PHP_RUNS_IT),
-    GorgeName("GORGE_CONDUIT_UPSTREAM_URL", refused=_NO_GATEWAY),
-    GorgeName("GORGE_CONDUIT_PROXY_TIMEOUT_SEC", reason=_GATEWAY_ONLY),
-    GorgeName("GORGE_CONDUIT_MAX_BODY_SIZE", reason=_GATEWAY_ONLY),
-    GorgeName("GORGE_CONDUIT_RATE_LIMIT_RPS", reason=_GATEWAY_ONLY),
-    GorgeName("GORGE_CONDUIT_RATE_LIMIT_BURST", reason=_GATEWAY_ONLY),
-    GorgeName("GORGE_CONDUIT_RATE_LIMIT_EXEMPT", reason=_GATEWAY_ONLY),
+    GorgeName("GORGE_CONDUIT_UPSTREAM_URL", "gateway_url"),
+    GorgeName("GORGE_CONDUIT_PROXY_TIMEOUT_SEC", "gateway_seconds"),
+    GorgeName("GORGE_CONDUIT_MAX_BODY_SIZE", "gateway_max_body"),
+    GorgeName("GORGE_CONDUIT_RATE_LIMIT_RPS", "gateway_rate"),
+    GorgeName("GORGE_CONDUIT_RATE_LIMIT_BURST", "gateway_burst"),
+    GorgeName("GORGE_CONDUIT_RATE_LIMIT_EXEMPT", "gateway_exempt"),
     GorgeName("GORGE_CONDUIT_URI", reason=_PHORGE_SIDE),
     GorgeName("GORGE_CONDUIT_TOKEN", reason=_PHORGE_SIDE),
 )

@@ -4,8 +4,9 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,14 +19,28 @@ ANY_CLASS = "*"
 """How the fallback is named where classes are listed."""
 
 
+class Gate(Protocol):
+    """Says of a fallback which classes may be leased for it, and whether any may be leased just now."""
+
+    @property
+    def open(self) -> bool: ...
+
+    @property
+    def patterns(self) -> Sequence[str]:
+        """Shell-like patterns of class names; case counts."""
+        ...
+
+
 class HandlerSpec:
     """One handler with its settings. `task_class` is ANY_CLASS for the fallback."""
 
     __slots__ = (
         "_decode",
+        "_own_concurrency",
         "concurrency",
         "finish_unsure",
         "function",
+        "gate",
         "is_async",
         "max_attempts",
         "origin",
@@ -44,6 +59,7 @@ class HandlerSpec:
         retry: float | RetryPolicy | None = None,
         concurrency: int | None = None,
         finish_unsure: bool = False,
+        gate: Gate | None = None,
     ) -> None:
         problems = [
             f"{name} must be {rule}, not {value!r}"
@@ -60,8 +76,9 @@ class HandlerSpec:
         self.timeout = timeout
         self.max_attempts = max_attempts
         self.retry = retry
-        self.concurrency = concurrency
+        self.concurrency = self._own_concurrency = concurrency
         self.finish_unsure = finish_unsure
+        self.gate = gate
         self.origin = _origin(function)
         self.is_async = _is_async(function)
         self._decode: Callable[[str], object] | None = None
@@ -74,6 +91,14 @@ class HandlerSpec:
             problems.append(f"the type of its data cannot be decoded: {error}")
         if problems:
             raise ConfigError([f"{task_class} ({self.origin}): {problem}" for problem in problems])
+
+    def cap(self, concurrency: int | None) -> None:
+        """Bound the runs at once by this in place of what the handler says; None: by what it says again."""
+        self.concurrency = self._own_concurrency if concurrency is None else concurrency
+
+    def accepts(self, task_class: str) -> bool:
+        """Whether its gate lets this class through."""
+        return self.gate is None or any(fnmatchcase(task_class, pattern) for pattern in self.gate.patterns)
 
     def read(self, data: str | None) -> object:
         """The payload as the handler's own type; raises PermanentFailure where it does not fit."""

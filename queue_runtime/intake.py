@@ -13,8 +13,12 @@ from queue_runtime.task import NewTask, Task
 MAX_TASKS = 1000
 MAX_BYTES = 8 * 2**20
 
-ROUNDS_IN_FLIGHT = 2
-"""While one round is being committed the next one is on its way: the loop need not idle through a commit."""
+ROUNDS_IN_FLIGHT = 3
+"""While one round is being committed, others are on their way, and the loop need not idle through a commit.
+
+Three and not two: of what waits in front of SQLite's writer all is committed at once, so a third makes for fewer
+and larger commits.
+"""
 
 ROW_BYTES = 200
 """What a row weighs beside its data, roughly."""

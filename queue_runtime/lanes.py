@@ -1,8 +1,9 @@
 """Which task classes are leased together, and when asking for them is worth a call."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from fnmatch import fnmatchcase
 
-from queue_runtime.handler_spec import HandlerSpec
+from queue_runtime.handler_spec import ANY_CLASS, Gate, HandlerSpec
 from queue_runtime.registry import Registry
 
 SAFETY_SECONDS = 1.0
@@ -16,6 +17,9 @@ FREE_RINGS = 3
 """So many such rings in a row cost no rest: our own outcomes ring too on some stores."""
 
 DUE_FIRST_EVERY = 4
+
+LEARN_SECONDS = 2.0
+"""How often a lane with patterns looks for classes that it has not met."""
 
 
 class Lane:
@@ -31,10 +35,13 @@ class Lane:
         without_classes: Collection[str] = (),
         *,
         capped: HandlerSpec | None = None,
+        patterns: Collection[str] = (),
     ) -> None:
         self.classes = classes
         self.without_classes = without_classes
         self.capped = capped
+        self._patterns = patterns
+        self._learn_at = 0.0
         self._calls = 0
         self._empty = False
         self._seen = 0
@@ -42,10 +49,26 @@ class Lane:
         self._fruitless = 0
         self._rest_until = 0.0
 
+    def wants_names(self, now: float) -> bool:
+        """Whether it is time to look which classes wait: stores are asked by name, and this lane has patterns."""
+        return bool(self._patterns) and now >= self._learn_at
+
+    def learn(self, classes: Iterable[str], now: float) -> None:
+        """These classes wait; those that fit a pattern are leased from now on."""
+        self._learn_at = now + LEARN_SECONDS
+        found = {one for one in classes if one not in self.without_classes and _fits(one, self._patterns)}
+        self.classes = found.union(self.classes or ())
+
     def next_is_due_first(self) -> bool:
         """Count a call; whether it shall take what came due before what is new, so that neither starves."""
         self._calls += 1
         return self._calls % DUE_FIRST_EVERY == 0
+
+    @property
+    def shut(self) -> bool:
+        """Whether nothing may be leased just now."""
+        gate = None if self.capped is None else self.capped.gate
+        return gate is not None and not gate.open
 
     def look_again(self) -> None:
         """There is something after all: the next call is worth making at once."""
@@ -82,6 +105,9 @@ def lanes_of(registry: Registry, classes: frozenset[str] | None, *, slots: int) 
     fallback = registry.fallback_spec
     if fallback is None:
         return [Lane(together), *lanes] if together else lanes
+    if fallback.gate is not None:
+        lanes.append(_gated(fallback, fallback.gate, registry.classes, classes))
+        return [Lane(together), *lanes] if together else lanes
     if _is_capped(fallback, slots):
         others = Lane(
             None if classes is None else classes - registry.classes,
@@ -92,6 +118,25 @@ def lanes_of(registry: Registry, classes: frozenset[str] | None, *, slots: int) 
         return [Lane(together), *lanes] if together else lanes
     apart = frozenset(spec.task_class for spec in own_lane)
     return [Lane(None, apart) if classes is None else Lane(classes - apart), *lanes]
+
+
+def _gated(fallback: HandlerSpec, gate: Gate, native: frozenset[str], classes: frozenset[str] | None) -> Lane:
+    """The lane of a fallback with a gate, which takes the classes that it lets through and has no native handler."""
+    if classes is not None:
+        return Lane(frozenset(filter(fallback.accepts, classes - native)), capped=fallback)
+    if ANY_CLASS in gate.patterns:
+        return Lane(None, native, capped=fallback)
+    names = frozenset(one for one in gate.patterns if not _is_pattern(one))
+    patterns = [one for one in gate.patterns if _is_pattern(one)]
+    return Lane(names - native, native if patterns else (), capped=fallback, patterns=patterns)
+
+
+def _is_pattern(text: str) -> bool:
+    return any(char in text for char in "*?[")
+
+
+def _fits(task_class: str, patterns: Collection[str]) -> bool:
+    return any(fnmatchcase(task_class, pattern) for pattern in patterns)
 
 
 def _is_capped(spec: HandlerSpec, slots: int) -> bool:

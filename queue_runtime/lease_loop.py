@@ -106,11 +106,14 @@ class LeaseLoop:
 
     @property
     def supported(self) -> list[str]:
-        """The classes this worker leases; `*` stands for all others."""
-        fallback = [ANY_CLASS] if self._registry.fallback_spec is not None else []
-        if self._classes is None:
-            return [*sorted(self._registry.classes), *fallback]
-        return sorted(self._classes if fallback else self._classes & self._registry.classes)
+        """The classes this worker leases; `*` stands for all others, and patterns for those of a fallback."""
+        fallback = self._registry.fallback_spec
+        if self._classes is not None:
+            return sorted(name for name in self._classes if self._registry.find(name) is not None)
+        if fallback is None:
+            return sorted(self._registry.classes)
+        others = [ANY_CLASS] if fallback.gate is None else sorted(set(fallback.gate.patterns) - self._registry.classes)
+        return [*sorted(self._registry.classes), *others]
 
     @property
     def abandoned_ids(self) -> list[int]:
@@ -121,6 +124,13 @@ class LeaseLoop:
     def abandoned_leases(self) -> list[Lease]:
         """Their leases."""
         return self._runner.abandoned_leases
+
+    def configure(self, *, slots: int, retry_seconds: float) -> None:
+        """Work with these from now on, and with the caps that the handlers have now."""
+        self._slots = self.stats.slots = slots
+        self._runner.configure(slots=slots, retry_seconds=retry_seconds)
+        self._lanes = lanes_of(self._registry, self._classes, slots=slots)
+        self._wake()
 
     async def run(self, stop: anyio.Event) -> None:
         """Lease until told to stop. What runs then goes on; see `finish`."""
@@ -162,12 +172,17 @@ class LeaseLoop:
         return started
 
     def _room(self, lane: Lane) -> int:
-        free = self._runner.free
+        free = 0 if lane.shut else self._runner.free
         return free if lane.capped is None else min(free, self._runner.room(lane.capped))
 
     async def _lease(self, lane: Lane, limit: int) -> int:
         owner = self._owners.next()
         rings = self._doorbell.count
+        if lane.wants_names(time.monotonic()):
+            lane.learn([one.task_class for one in await self._store.backlog()], time.monotonic())
+        if lane.classes is not None and not lane.classes:
+            lane.answered(0, short=True, rings=rings, now=time.monotonic())
+            return 0
         asked_at = time.monotonic()  # from BEFORE the call: a slow reply makes us stop early, never late
         async with self._call:
             tasks = await self._ask(lane, limit, owner)

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import orjson
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -33,7 +33,13 @@ class HideSecrets:
     def __init__(self, secrets: Collection[str]) -> None:
         self._secrets = tuple(secrets)
 
+    def add(self, secrets: Collection[str]) -> None:
+        """Hide these too. Those of before stay hidden: they may be quoted by somebody who still has them."""
+        self._secrets = tuple({*self._secrets, *secrets})
+
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        if not self._secrets:
+            return event
         for key, value in event.items():
             if not isinstance(value, bool | int | float | None):
                 text = str(value)
@@ -51,13 +57,12 @@ def configure(form: str, level: str, secrets: Collection[str] = ()) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
+        HideSecrets(secrets),
     ]
-    if secrets:
-        shared.append(HideSecrets(secrets))
     renderer = _renderer(form)
     structlog.configure(
         processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        wrapper_class=_logger_at(level),
         logger_factory=structlog.WriteLoggerFactory(QuietFile()),  # type: ignore[arg-type]  # it asks for no more
         cache_logger_on_first_use=True,
     )
@@ -68,9 +73,35 @@ def configure(form: str, level: str, secrets: Collection[str] = ()) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    # libraries tell what they do at INFO, and our own lines say it already
-    foreign = LEVELS[level] if level == "debug" else max(LEVELS[level], logging.WARNING)
-    logging.basicConfig(handlers=[handler], level=foreign, force=True)
+    logging.basicConfig(handlers=[handler], level=_foreign(level), force=True)
+
+
+def adjust(level: str, secrets: Collection[str]) -> None:
+    """Log from this level on, and hide these secrets too, after `configure` and while everything runs."""
+    configured = structlog.get_config()
+    for processor in configured["processors"]:
+        if isinstance(processor, HideSecrets):
+            processor.add(secrets)
+            # Loggers are bound once and for all, so the class that they are of is what changes.
+            _take_methods(configured["wrapper_class"], level)
+            logging.getLogger().setLevel(_foreign(level))
+
+
+def _logger_at(level: str) -> type[FilteringBoundLogger]:
+    """A class of loggers of our own, which may change: structlog's are shared, one for each level."""
+    made: type[FilteringBoundLogger] = type("Logger", (structlog.make_filtering_bound_logger(LEVELS[level]),), {})
+    return made
+
+
+def _take_methods(logger_class: type[FilteringBoundLogger], level: str) -> None:
+    for name, method in vars(structlog.make_filtering_bound_logger(LEVELS[level])).items():
+        if callable(method):
+            setattr(logger_class, name, method)
+
+
+def _foreign(level: str) -> int:
+    """The level of the libraries: they tell what they do at INFO, and our own lines say it already."""
+    return LEVELS[level] if level == "debug" else max(LEVELS[level], logging.WARNING)
 
 
 def _renderer(form: str) -> Processor:

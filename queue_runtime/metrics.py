@@ -6,7 +6,8 @@ groups are named and the rest is summed up as `(other)`.
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Protocol
 
 import structlog
@@ -21,6 +22,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from queue_runtime.cron_loop import CronLoop, Post
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.stats import RUN_BUCKETS, ClassStats, WorkerStats
@@ -53,6 +55,24 @@ class WorkerView(Protocol):
         ...
 
 
+class ConduitView(Protocol):
+    """What the metrics see of the calls that have Phorge run tasks."""
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """Calls by how they ended."""
+        ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def running(self) -> int: ...
+
+    @property
+    def open(self) -> bool: ...
+
+
 class Waiting(Protocol):
     """What the metrics see of the settler."""
 
@@ -72,12 +92,21 @@ class Metrics(Collector):
     """Counts HTTP requests, and tells these, the worker's counts and the store's figures to a scrape."""
 
     def __init__(
-        self, store: Store, *, lifecycle: Lifecycle, settler: Waiting | None = None, worker: WorkerView | None = None
+        self,
+        store: Store,
+        *,
+        lifecycle: Lifecycle,
+        settler: Waiting | None = None,
+        worker: WorkerView | None = None,
+        conduit: ConduitView | None = None,
+        cron: CronLoop | None = None,
     ) -> None:
         self._store = store
         self._lifecycle = lifecycle
         self._settler = settler
         self._worker = worker
+        self._conduit = conduit
+        self._cron = cron
         self._requests: dict[tuple[str, int], list[float]] = {}
         self._figures = Figures(-FRESH_SECONDS)
         self._unserved_logged: set[str] = set()
@@ -120,6 +149,10 @@ class Metrics(Collector):
         yield from self._of_http()
         yield from self._of_store()
         yield from self._of_process()
+        if self._conduit is not None:
+            yield from self._of_conduit(self._conduit)
+        if self._cron is not None:
+            yield from self._of_cron(self._cron.posts)
         if self._worker is not None:
             yield from self._of_worker(self._worker.stats)
             yield from self._of_classes(_largest(self._worker.stats.classes))
@@ -177,7 +210,7 @@ class Metrics(Collector):
             return []
         groups = _Groups()
         for one in self._figures.backlog:
-            if one.task_class not in supported:
+            if one.task_class not in supported and not any(fnmatchcase(one.task_class, name) for name in supported):
                 groups.add(one.task_class, one.waiting, one.oldest)
         return groups.waiting()
 
@@ -188,6 +221,31 @@ class Metrics(Collector):
         yield _gauges("fault", "What is not well now", "source", [(source, 1.0) for source in sorted(faults)])
         if self._settler is not None:
             yield _gauge("outcomes_waiting", "Outcomes that are not written yet", self._settler.waiting)
+
+    def _of_conduit(self, conduit: ConduitView) -> Iterator[Metric]:
+        yield _gauge("conduit_ready", "Whether Phorge runs tasks, so that they are leased for it", float(conduit.open))
+        yield _gauge("conduit_running", "Tasks that Phorge runs for us now", conduit.running)
+        yield _counter("conduit_seconds", "Time that calls of Phorge took", conduit.seconds)
+        calls = CounterMetricFamily(PREFIX + "conduit_calls", "Calls of Phorge by how they ended", labels=["ending"])
+        for ending, count in sorted(conduit.calls.items()):
+            calls.add_metric([ending], count)
+        yield calls
+
+    def _of_cron(self, posts: Sequence[Post]) -> Iterator[Metric]:
+        slots = CounterMetricFamily(
+            PREFIX + "cron_slots", "Slots in the queue, by this process or an earlier one", labels=["entry"]
+        )
+        for post in posts:
+            slots.add_metric([post.entry.name], post.enqueued)
+        yield slots
+        for name, help_text, moments in (
+            ("last", "Latest slot that is in the queue, Unix seconds", [(one.entry.name, one.last) for one in posts]),
+            ("next", "Next slot, Unix seconds", [(one.entry.name, one.next) for one in posts]),
+        ):
+            known = [(entry, float(slot)) for entry, slot in moments if slot is not None]
+            yield _gauges(f"cron_{name}_slot_seconds", help_text, "entry", known)
+        waiting = [(post.entry.name, float(len(post.waiting))) for post in posts]
+        yield _gauges("cron_waiting_slots", "Slots that are due and not in the queue yet", "entry", waiting)
 
     def _of_worker(self, stats: WorkerStats) -> Iterator[Metric]:
         yield _gauge("slots", "Tasks that may run at once", stats.slots)

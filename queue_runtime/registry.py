@@ -1,11 +1,11 @@
 """Task classes and the handlers that run them: all that the author of a handler needs to know."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
 
 from queue_runtime.context import Context, Ending, PermanentFailure, Retry, Unknown, Yield
 from queue_runtime.errors import ConfigError
-from queue_runtime.handler_spec import ANY_CLASS, HandlerSpec, RetryPolicy
+from queue_runtime.handler_spec import ANY_CLASS, Gate, HandlerSpec, RetryPolicy
 from queue_runtime.task import check_name
 
 __all__ = [
@@ -76,8 +76,10 @@ class Registry:
         retry: float | RetryPolicy | None = None,
         concurrency: int | None = None,
         finish_unsure: bool = False,
+        gate: Gate | None = None,
     ) -> Function:
-        """Register the handler of every class that has none of its own. Settings as for `task`."""
+        """Register the handler of every class that has none of its own. Settings as for `task`; `gate` narrows
+        from one moment to the next what is leased for it."""
         self._add(
             HandlerSpec(
                 ANY_CLASS,
@@ -87,6 +89,7 @@ class Registry:
                 retry=retry,
                 concurrency=concurrency,
                 finish_unsure=finish_unsure,
+                gate=gate,
             )
         )
         return function
@@ -121,6 +124,11 @@ class Registry:
         """The handler of all other classes."""
         return self._fallback
 
+    def cap(self, caps: Mapping[str, int]) -> None:
+        """Bound the runs of these classes at once, and all others as their handlers say."""
+        for spec in self._specs.values():
+            spec.cap(caps.get(spec.task_class))
+
     @property
     def specs(self) -> list[HandlerSpec]:
         """All handlers, the fallback last."""
@@ -128,7 +136,10 @@ class Registry:
 
     def find(self, task_class: str) -> HandlerSpec | None:
         """The handler that runs this class: its own, else the fallback."""
-        return self._specs.get(task_class, self._fallback)
+        own = self._specs.get(task_class)
+        if own is not None:
+            return own
+        return self._fallback if self._fallback is not None and self._fallback.accepts(task_class) else None
 
 
 def _conflict(known: HandlerSpec, new: HandlerSpec) -> str:

@@ -53,6 +53,7 @@ class Run:
         "stop_at",
         "task",
         "told_twice",
+        "worked_us",
     )
 
     def __init__(
@@ -74,6 +75,8 @@ class Run:
         self.handle: asyncio.Task[Outcome] | None = None
         self.followups: list[NewTask] | None = []
         self.began = 0.0
+        self.worked_us: int | None = None
+        """how long the work took, as its handler says; None: as long as the handler"""
         self.stop_at = math.inf
         """when the time-out of the class ends"""
         self.alarm = math.inf

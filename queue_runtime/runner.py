@@ -75,7 +75,8 @@ class Runner:
         self._log = structlog.get_logger().bind()
         self._running: set[Run] = set()
         self._abandoned: set[Run] = set()
-        self._capped: dict[HandlerSpec, int] = {}
+        self._by_spec: dict[HandlerSpec, int] = {}
+        """how many run; of all, because a cap may come while they do"""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._idle: anyio.Event | None = None
@@ -83,7 +84,13 @@ class Runner:
     @property
     def free(self) -> int:
         """Slots in which nothing runs."""
-        return self._slots - len(self._running)
+        return max(self._slots - len(self._running), 0)
+
+    def configure(self, *, slots: int, retry_seconds: float) -> None:
+        """Work with these from now on. Where more runs than there are slots now, all of it goes on to its end."""
+        self._slots = slots
+        self._limiter.total_tokens = slots
+        self._endings.retry_seconds = retry_seconds
 
     @property
     def abandoned_ids(self) -> list[int]:
@@ -97,7 +104,7 @@ class Runner:
 
     def room(self, spec: HandlerSpec) -> int:
         """How many more runs the cap of this handler allows."""
-        return self._slots if spec.concurrency is None else spec.concurrency - self._capped.get(spec, 0)
+        return self._slots if spec.concurrency is None else spec.concurrency - self._by_spec.get(spec, 0)
 
     def start(self, task: Task, spec: HandlerSpec, owner: str, lease_until: float) -> Run:
         """Run a task that was just leased."""
@@ -106,8 +113,7 @@ class Runner:
         self._heartbeat.hold(run)
         self._running.add(run)
         counts.running += 1
-        if spec.concurrency is not None:
-            self._capped[spec] = self._capped.get(spec, 0) + 1
+        self._by_spec[spec] = self._by_spec.get(spec, 0) + 1
         # The name is what the watchdog reports when the handler blocks the event loop.
         name = f"{task.task_class} {task.id}"
         run.handle = asyncio.get_running_loop().create_task(self._work(run), name=name)
@@ -169,8 +175,7 @@ class Runner:
         self._running.discard(run)
         run.counts.running -= 1
         run.alarm = math.inf
-        if run.spec.concurrency is not None:
-            self._capped[run.spec] -= 1
+        self._by_spec[run.spec] -= 1
         if self._idle is not None and not self._running:
             self._idle.set()
 

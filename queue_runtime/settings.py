@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from queue_runtime import conduit_values, store_values
 from queue_runtime import config_values as values
-from queue_runtime import store_values
 from queue_runtime.config_values import Rule
 from queue_runtime.store import Routes
 from queue_runtime.task import MAX_DATA_BYTES
 
 PREFIX = "QUEUE_RUNTIME_"
-STORES = ("sqlite", "mysql", "redis")
+STORES = ("sqlite", "mysql", "redis", "remote")
 WEEK = 7 * 86400
 
 
@@ -65,11 +65,17 @@ def _mysql(
     return Setting(field, default, rule, sentence, unset=unset, secret=secret, store="mysql")
 
 
+def _remote(field: str, rule: Rule, sentence: str) -> Setting:
+    return Setting(field, "", rule, sentence, unset="", secret=True, store="remote")
+
+
 def _redis(field: str, default: str, rule: Rule, sentence: str, *, secret: bool = False) -> Setting:
     return Setting(field, default, rule, sentence, secret=secret, store="redis")
 
 
 SETTINGS = (
+    Setting("env_file", "", values.PATH,
+            "a file with more settings, NAME=value a line; what the process was started with wins"),
     Setting("store", "sqlite", values.one_of(*STORES), "where the queue is kept"),
     _sqlite("sqlite_path", "queue-runtime.sqlite", values.PATH, "the SQLite file; its folder must be writable"),
     _sqlite("sqlite_synchronous", "FULL", values.one_of("FULL", "NORMAL"),
@@ -93,6 +99,8 @@ SETTINGS = (
            "run on a server that may throw keys away when its memory is full: tasks are lost then"),
     _redis("event_days", "forever", values.days_or_forever(1, 36_500),
            "how long the receipts of enqueue-event are kept"),
+    _remote("remote_url", store_values.REMOTE_URL, "where the queue is: another queue-runtime, whose worker this is"),
+    _remote("remote_token", values.TOKEN, "its service token"),
     Setting("listen", "127.0.0.1:8090", values.LISTEN, "addresses of the HTTP faces"),
     Setting("token", "", values.TOKEN, "service token that callers send as X-Service-Token", unset="", secret=True),
     Setting("allow_anonymous", "0", values.switch(), "serve without a token on an address others can reach"),
@@ -101,9 +109,13 @@ SETTINGS = (
     Setting("max_body", str(2 * 2**20), values.whole(1024, MAX_DATA_BYTES, "bytes"), "largest request body"),
     Setting("request_seconds", "60", values.seconds(31, 3600),
             "longest time a request may take; more than the longest long poll, 30 s"),
-    Setting("roles", "api,worker,sweep", values.some_of("api", "worker", "sweep"), "what this process does"),
+    Setting("roles", "api,worker,sweep", values.some_of("api", "worker", "sweep"), "what this process does",
+            defaults={"remote": "worker"}),
     Setting("handlers", "", values.HANDLERS, "registries with your handlers", unset=(), worker_only=True),
     Setting("slots", "32", values.whole(1, 10_000), "tasks that run at once", worker_only=True),
+    Setting("class_caps", "", values.CLASS_CAPS,
+            "runs of a class at once, in place of what its handler says; the class needs a handler of its own here",
+            unset={}, worker_only=True),
     Setting("task_classes", "", values.TASK_CLASSES, "lease only these classes (default: all that have a handler)",
             worker_only=True),
     Setting("queues", "", values.QUEUES, "lease only from these queues (default: all)", worker_only=True),
@@ -116,6 +128,8 @@ SETTINGS = (
     Setting("grace_seconds", "20", values.seconds(0, 3600), "time for running tasks to end after SIGTERM",
             worker_only=True),
     Setting("sweep_seconds", "30", values.seconds(0.1, 3600), "time between two sweeps"),
+    Setting("cron_file", "", values.READABLE_FILE,
+            "periodic work, see below (extra `cron`); enqueued where ROLES has sweep"),
     Setting("max_lost", "5", values.whole(1, 1000),
             "lost runs (killed worker) after which a task is archived as failed"),
     Setting("retention_days", "14", values.days_or_forever(1, 36_500),
@@ -123,6 +137,27 @@ SETTINGS = (
             defaults={"mysql": "forever"}),
     Setting("feed_policy_file", "", values.READABLE_FILE, "policy of FeedPublisherHTTPWorker: allowed URIs, silent",
             worker_only=True),
+    Setting("conduit_url", "", conduit_values.PHORGE_URL, "Phorge, which runs the classes that have no handler here"),
+    Setting("conduit_token", "", values.TOKEN, "service token that Phorge's worker.execute asks for", unset="",
+            secret=True, worker_only=True),
+    Setting("conduit_host", "", conduit_values.HOST_HEADER,
+            "Host header of calls to Phorge: the host of phabricator.base-uri, where CONDUIT_URL has another",
+            unset=""),
+    Setting("conduit_concurrency", "4", values.whole(1, 1000),
+            "tasks that Phorge runs for us at once; stay well below php-fpm's pm.max_children", worker_only=True),
+    Setting("conduit_classes", "*", conduit_values.CLASS_PATTERNS, "classes that Phorge may run for us",
+            worker_only=True),
+    Setting("conduit_tls_ca", "", values.READABLE_FILE, "authorities to trust for Phorge, in place of the system's"),
+    Setting("gateway", "0", values.switch(), "pass Conduit calls (/api/{method}) on to Phorge"),
+    Setting("gateway_url", "", conduit_values.PHORGE_URL, "where to (default: CONDUIT_URL)"),
+    Setting("gateway_seconds", "30", values.seconds(0, 86400),
+            "longest time a call may take; 0: any time, as always for worker.execute"),
+    Setting("gateway_max_body", "10M", conduit_values.BODY_SIZE, "largest body of a call"),
+    Setting("gateway_rate", "0", values.seconds(0, 1_000_000, "calls a second"),
+            "calls of one address in the long run; 0: any number"),
+    Setting("gateway_burst", "20", values.whole(1, 1_000_000), "calls of one address at once"),
+    Setting("gateway_exempt", "conduit.ping,conduit.getcapabilities", conduit_values.CONDUIT_METHODS,
+            "methods that GATEWAY_RATE does not count", unset=frozenset()),
     Setting("log_format", "console", values.one_of("console", "json"), "form of the log lines"),
     Setting("log_level", "info", values.one_of("debug", "info", "warning", "error"), "least level that is logged"),
     Setting("event_loop", "asyncio", values.one_of("asyncio", "uvloop"), "event loop; uvloop is in the extra `fast`"),
@@ -137,7 +172,7 @@ LATER_STORES = frozenset({"streams"})
 _LATER = {"RECORD": "streams", "STREAMS": "streams"}
 """First word of the settings of such a store."""
 
-_FAMILIES = {"SQLITE", "MYSQL", "REDIS"}
+_FAMILIES = {"SQLITE", "MYSQL", "REDIS", "REMOTE"}
 
 
 def store_of(name: str) -> str | None:

@@ -70,6 +70,27 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     now: Callable[[], int] | None = None
 
 
+class DispatchState(Struct, frozen=True, kw_only=True):
+    """How tasks get to the workers of a store that has a dispatch beside its record.
+
+    `mode` is "streams" while the dispatch works and "record" while the record's own lease stands in; `since` is when
+    that began (Unix seconds), `reason` why the record stands in, `falls` how often it has had to.
+    """
+
+    mode: Literal["streams", "record"]
+    since: int
+    reason: str | None = None
+    falls: int = 0
+
+
+@runtime_checkable
+class Dispatching(Protocol):
+    """What a store with a dispatch tells beside the Store protocol."""
+
+    @property
+    def dispatch(self) -> DispatchState: ...
+
+
 @runtime_checkable
 class Store(Protocol):
     """One queue. Every method may raise StoreUnavailable; InvalidRequest where a value breaks a rule."""

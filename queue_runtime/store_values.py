@@ -86,8 +86,30 @@ def _is_redis_place(parts: SplitResult) -> bool:
 REDIS_URL = Rule(_REDIS_WORDS, _read_redis_url)
 
 
+_REMOTE_WORDS = "http://host:port, https://[user:password@]host[:port][/prefix], or unix:/path"
+
+
+def _read_remote_url(text: str) -> str:
+    # no message shows the text: there may be a password in it
+    try:
+        parts = urlsplit(text)
+        fits = text.isprintable() and " " not in text and not parts.query and not parts.fragment
+        if parts.scheme == "unix":
+            fits = fits and text.startswith("unix:/") and len(parts.path.encode()) in range(2, 108)
+        else:
+            fits = fits and parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"must be {_REMOTE_WORDS}")
+    return text
+
+
+REMOTE_URL = Rule(_REMOTE_WORDS, _read_remote_url)
+
+
 def passwords_in(url: str) -> tuple[str, ...]:
-    """The passwords that a Redis URL holds, as they are written there and as they are meant."""
+    """The passwords that a URL holds, as they are written there and as they are meant."""
     try:
         parts = urlsplit(url)
         found = [parts.password or "", *(text for name, text in parse_qsl(parts.query) if name.endswith("password"))]

@@ -10,6 +10,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from queue_runtime.cron_loop import CronLoop
 from queue_runtime.doorbell import Doorbell
 from queue_runtime.errors import QueueRuntimeError
 from queue_runtime.heartbeat import Heartbeat
@@ -48,8 +49,9 @@ ECHO_SECONDS = 0.05
 SETTLER = "settler"
 INTAKE = "intake"
 SERVER = "HTTP server"
+RELOAD = "reload"
 
-Loop = Callable[[], Awaitable[None]]
+Loop = Callable[[], Awaitable[object]]
 
 
 class HttpServer(Protocol):
@@ -70,11 +72,18 @@ class Runtime:
     lease_loop: LeaseLoop | None = None
     heartbeat: Heartbeat | None = None
     sweep_loop: SweepLoop | None = None
+    cron_loop: CronLoop | None = None
     watchdog: Watchdog | None = None
     server: HttpServer | None = None
     on_started: Callable[[Sequence[str]], None] | None = None
     figures: Callable[[anyio.Event], Awaitable[None]] | None = None
     """looks at the store's figures now and then, until told to stop"""
+
+    reload: Callable[[], Awaitable[object]] | None = None
+    """reads the settings again; it raises on nothing that is in them"""
+
+    phorge: Callable[[anyio.Event], Awaitable[None]] | None = None
+    """looks after the Phorge that runs delegated tasks, until told to stop"""
 
     grace_seconds: float = 30.0
 
@@ -102,11 +111,13 @@ class _Supervision:
         self._server_tried = anyio.Event()
         """the server has its addresses, or cannot have them"""
         self._crashed = False
+        self._group: TaskGroup | None = None
         self._told_at = -math.inf
 
     async def run(self) -> int:
         with owned_signals(self._on_stop, self._on_hangup):
             async with anyio.create_task_group() as group:
+                self._group = group
                 self._start(group, self._serving_loops())
                 # A process whose address is taken must not take tasks in the moment that it lives.
                 if self._runtime.server is not None:
@@ -155,8 +166,12 @@ class _Supervision:
             loops["lease loop"] = lambda: lease_loop.run(stopping)
         if (sweep_loop := runtime.sweep_loop) is not None:
             loops["sweep loop"] = lambda: sweep_loop.run(stopping)
+        if (cron_loop := runtime.cron_loop) is not None:
+            loops["periodic work"] = lambda: cron_loop.run(stopping)
         if (figures := runtime.figures) is not None:
             loops["figures"] = lambda: figures(stopping)
+        if (phorge := runtime.phorge) is not None:
+            loops["conduit"] = lambda: phorge(stopping)
         return loops
 
     async def _serve(self, server: HttpServer) -> None:
@@ -202,7 +217,12 @@ class _Supervision:
         stopping.set()
 
     def _on_hangup(self) -> None:
-        self._log.info("SIGHUP ignored: settings are read at the start alone")
+        reload, group = self._runtime.reload, self._group
+        if reload is None or group is None or self._runtime.lifecycle.stopping.is_set():
+            self._log.info("SIGHUP ignored: the process is on its way out")
+            return
+        self._log.info("SIGHUP: reading the settings again")
+        self._start(group, {RELOAD: reload})
 
     async def _stop_in_order(self) -> None:
         """The stop order of docs/architecture.md. Leasing and sweep have heard of it by `lifecycle.stopping`."""

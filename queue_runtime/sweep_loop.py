@@ -5,7 +5,7 @@ import random
 import anyio
 import structlog
 
-from queue_runtime.backoff import Outage, pause
+from queue_runtime.backoff import Outage, pause, rest
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.store import Store
@@ -29,7 +29,8 @@ class SweepLoop:
 
     def __init__(self, store: Store, lifecycle: Lifecycle, *, sweep_seconds: float, limit: int = LIMIT) -> None:
         self._store = store
-        self._sweep_seconds = sweep_seconds
+        self.sweep_seconds = sweep_seconds
+        """may be changed while it runs"""
         self._limit = limit
         self._outage = Outage("sweep", lifecycle, red_after=RED_AFTER)
         self._log = structlog.get_logger().bind()
@@ -37,7 +38,7 @@ class SweepLoop:
     async def run(self, stop: anyio.Event) -> None:
         """Sweep until told to stop."""
         # Many processes that start together do not sweep together.
-        wait = random.uniform(0, min(self._sweep_seconds, 1.0))
+        wait = random.uniform(0, min(self.sweep_seconds, 1.0))
         while await pause(stop, wait):
             try:
                 report = await self.sweep_once()
@@ -45,7 +46,9 @@ class SweepLoop:
                 wait = self._outage.failed(error)
                 continue
             self._outage.over()
-            wait = BREATH if report.more else self._sweep_seconds
+            wait = BREATH
+            if not report.more and not await rest(stop, lambda: self.sweep_seconds):
+                break
 
     async def sweep_once(self) -> SweepReport:
         """One round of housekeeping."""

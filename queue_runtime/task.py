@@ -194,20 +194,20 @@ class Failure(Struct, frozen=True):
     duration_us: int = 0
 
 
-class Complete(Struct, frozen=True):
+class Complete(Struct, frozen=True, tag="complete"):
     """Success: archived with result 0 and the follow-ups enqueued, in one step."""
 
     duration_us: int = 0
     followups: Sequence[NewTask] = ()
 
 
-class Fail(Struct, frozen=True):
+class Fail(Struct, frozen=True, tag="fail"):
     """Permanent failure: archived with result 1, failure count not raised (Phorge's rule)."""
 
     failure: Failure = Failure()
 
 
-class Retry(Struct, frozen=True):
+class Retry(Struct, frozen=True, tag="retry"):
     """Temporary failure: failure count + 1, owner `(retry)`, runs again after `wait` seconds.
 
     A row that reaches its `max_attempts` is archived with result 1 instead. The row's own value wins over
@@ -219,23 +219,24 @@ class Retry(Struct, frozen=True):
     max_attempts: int | None = None
 
 
-class Yield(Struct, frozen=True):
+class Yield(Struct, frozen=True, tag="yield"):
     """Not now: owner `(yield)`, runs again after `wait` seconds (floor 5), or when awakened. Not a failure."""
 
     wait: int = YIELD_FLOOR
 
 
-class Unknown(Struct, frozen=True):
+class Unknown(Struct, frozen=True, tag="unknown"):
     """Nobody knows how the run ended: owner `(unknown)`, looked at again after `wait` seconds. Not a failure."""
 
     wait: int = RETRY_SECONDS
 
 
-class Release(Struct, frozen=True):
+class Release(Struct, frozen=True, tag="release"):
     """Given back untouched: ready at once, as if never leased. Not a failure; the count of losses stays."""
 
 
 Outcome = Complete | Fail | Retry | Yield | Unknown | Release
+"""How a run ended. The tags tell them apart on the wire (store_wire.py)."""
 
 
 class Settlement(Struct, frozen=True):

@@ -9,6 +9,7 @@ from queue_runtime.task import (
     MAX_MESSAGE,
     MAX_TRACE,
     PARKED_OWNERS,
+    U32,
     ArchivedTask,
     Attempt,
     AttemptKind,
@@ -154,7 +155,7 @@ def ended_task(row: Task, result: Result, duration_us: int, now: int) -> Archive
 def attempt_entry(kind: AttemptKind, failure: Failure, *, failures: int, owner: str | None, now: int) -> Attempt:
     """The history entry of a run of this owner, after so many earlier failures."""
     return Attempt(
-        attempt=failures + 1,
+        attempt=min(failures + 1, U32),
         kind=kind,
         when=now,
         owner=None if owner is None else storable(owner),

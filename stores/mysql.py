@@ -38,8 +38,9 @@ from queue_runtime.task import (
     check_range,
 )
 from queue_runtime.wire import event_digest
-from stores import mysql_counts, mysql_lists, mysql_settle, mysql_sweep, operating
+from stores import mysql_counts, mysql_dispatchable, mysql_lists, mysql_settle, mysql_sweep, operating
 from stores.backlog_cache import BacklogCache
+from stores.dispatchable import Page, Which
 from stores.mysql_candidates import Candidates
 from stores.mysql_changes import Changes
 from stores.mysql_enqueue import Enqueue, EnqueueOnce
@@ -196,6 +197,12 @@ class MysqlStore:
     ) -> list[ArchivedTask]:
         return await self._sessions.play(
             "list_archived", lambda session: mysql_lists.list_archived(session, limit, before, where)
+        )
+
+    async def dispatchable(self, which: Which, limit: int) -> Page:
+        """For a dispatch over this store; see stores/dispatchable.py."""
+        return await self._sessions.play(
+            "dispatchable", lambda session: mysql_dispatchable.dispatchable(session, which, limit)
         )
 
     async def history(self, task_ids: Sequence[int]) -> list[list[Attempt]]:

@@ -15,6 +15,7 @@ from queue_runtime.store import Routes
 from queue_runtime.task import Pause, PauseKind
 from stores.mysql_driver import Row
 from stores.mysql_session import Session
+from stores.mysql_text import Value
 
 EXAMINED = 5000
 """Most rows that one call looks at in either phase."""
@@ -85,10 +86,23 @@ class LeaseFilter(Struct, frozen=True):
         """Whether the queue counts."""
         return self.queues is not None or bool(self.not_queues)
 
+    @property
+    def values(self) -> dict[str, Value]:
+        """The classes for a statement. SQL takes 'A ' for 'A', so its answer is looked at again."""
+        return {
+            "every_class": self.classes is None,
+            "classes": self.classes or (),
+            "not_classes": self.not_classes or ("",),
+        }
+
+    def passes_class(self, task_class: str) -> bool:
+        """Whether rows of this class pass, as far as the class goes."""
+        return (self.classes is None or task_class in self.classes) and task_class not in self.not_classes
+
     def passes(self, row: Row) -> bool:
         """Whether a candidate passes."""
         task_class = row[_CLASS]
-        if (self.classes is not None and task_class not in self.classes) or task_class in self.not_classes:
+        if not self.passes_class(task_class):
             return False
         if not self.by_queue:
             return True
@@ -192,9 +206,7 @@ class Candidates:
             now=now,
             limit=EXAMINED if wanted.by_queue else WINDOW,
             without=without or (0,),
-            every_class=wanted.classes is None,
-            classes=wanted.classes or (),
-            not_classes=wanted.not_classes or ("",),
+            **wanted.values,
         )
         return _by_priority([row for row in rows if wanted.passes(row)][:WINDOW], count)
 
@@ -270,11 +282,8 @@ class _ClassWalk(_Walk):
         return row[_CLASS], row[_ID]
 
 
-async def of_ids(
-    session: Session, wanted: LeaseFilter, ids: Sequence[int], without: Collection[int], now: int
-) -> tuple[list[int], list[int]]:
-    """Those of the named rows that are ready and those that are due, each in the order of its phase."""
-    rows = await session.rows("candidates_of", ids=ids, now=now)
+def of_ids(wanted: LeaseFilter, rows: Sequence[Row], without: Collection[int]) -> tuple[list[int], list[int]]:
+    """Those of named rows (`candidates_of`) that are ready and those that are due, each in the order of its phase."""
     passing = [row for row in rows if row[_ID] not in without and wanted.passes(row)]
     ready = _by_priority([row for row in passing if not row[_DUE]], len(rows))
     return ready, _by_priority([row for row in passing if row[_DUE]][:WINDOW], len(rows))

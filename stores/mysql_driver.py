@@ -119,7 +119,7 @@ async def _asyncmy(settings: MysqlSettings) -> Connection:
     from asyncmy.cursors import Cursor  # noqa: PLC0415
 
     class QuietCursor(Cursor):
-        async def _show_warnings(self) -> None:
+        async def _show_warnings(self, *_: object) -> None:
             return None
 
     return Connection(await _opened(asyncmy.connect(**_arguments(settings))), QuietCursor)

@@ -59,7 +59,6 @@ class Enqueue:
         known = await known_answers(session, self._tasks)
         count = new_rows(self._tasks, known)
         first_id, now = await session.draw_ids(count) if count else (0, 0)
-        await session.begin()
         insertion = await insert(session, self._tasks, known, first_id, now)
         try:
             await session.commit(*insertion.statements, *self._last(session, insertion))
@@ -145,7 +144,7 @@ def new_rows(tasks: Prioritised, known: dict[str, Task]) -> int:
 
 
 async def insert(session: Session, tasks: Prioritised, known: dict[str, Task], first_id: int, now: int) -> Insertion:
-    """Insert the payloads in the open transaction; what is left to send, with ids from `first_id` on."""
+    """Insert the payloads, in a new transaction where none is open; what is left to send. Ids begin at `first_id`."""
     fresh: list[NewTask] = []
     keys: set[str] = set()
     for new, _ in tasks:
@@ -159,7 +158,8 @@ async def insert(session: Session, tasks: Prioritised, known: dict[str, Task], f
     payloads = Sql(",".join([f"({literal(new.data)})" for new in fresh]))
     # how far apart their ids are: asked in the same trip, because the server's setting may change at any time
     step = ["SELECT @@auto_increment_increment"] if len(fresh) > 1 else []
-    answer, *steps = await session.trip(session.fill("insert_payloads", rows=payloads), *step)
+    send = session.trip if session.in_transaction else session.begin
+    answer, *steps = await send(session.fill("insert_payloads", rows=payloads), *step)
     return _build(session, tasks, known, first_id, answer.insert_id, int(steps[0].rows[0][0]) if steps else 1, now)
 
 

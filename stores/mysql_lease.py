@@ -11,6 +11,7 @@ from msgspec import Struct
 from queue_runtime.task import (
     LOST_MESSAGE,
     MAX_LEASE_BYTES,
+    U32,
     Attempt,
     AttemptKind,
     Failure,
@@ -33,6 +34,7 @@ from stores.mysql_rows import (
     LOST,
     OWNER,
     SPENT,
+    TASK_CLASS,
     active_task,
     is_utf8,
     leased_task,
@@ -42,7 +44,7 @@ from stores.mysql_session import Session
 from stores.mysql_text import Sql, row_literal
 from stores.spent_receipts import first_unspent
 
-_NOW, _DATA, _SIZE = ACTIVE_WIDTH, ACTIVE_WIDTH + 1, ACTIVE_WIDTH + 2
+_DATA, _SIZE = ACTIVE_WIDTH, ACTIVE_WIDTH + 1
 _PICKS = 20
 """How often one phase is asked again because rows of its answer had to be set aside, or others had taken them."""
 
@@ -71,6 +73,11 @@ async def read_pauses(session: Session) -> list[Pause]:
     if not session.server.companion:
         return []
     return _pauses(await session.rows("pauses"))
+
+
+def _depth(room: int) -> int:
+    """How many rows of the head are glanced at: some do not pass, and others are being taken by somebody else."""
+    return 4 * room + 64
 
 
 def _pauses(rows: Sequence[Row]) -> list[Pause]:
@@ -128,15 +135,21 @@ class _Leasing:
         return LeaseFilter.of(asked.classes, asked.without_classes, asked.queues, pauses, self._session.options.routes)
 
     async def _first_pick(self, wanted: LeaseFilter) -> list[str]:
-        """The first statement of phase 1, where the lease begins with that."""
+        """The first statement of phase 1, where the lease begins with that; the look at named rows, where these are
+        asked for."""
         request = self._request
         session = self._session
-        if request.only is not None or request.due_first or request.limit <= 0 or wanted.passes_nothing:
+        if request.limit <= 0 or wanted.passes_nothing or Pause(PauseKind.ALL) in self._candidates.pauses:
             return []
-        if Pause(PauseKind.ALL) in self._candidates.pauses:
+        if request.only is not None:
+            ids = valid_ids(request.only)
+            return [session.fill("candidates_of", ids=ids, now=session.now)] if ids else []
+        if request.due_first:
             return []
         if await self._picks_at_once(wanted):
             return [self._take_ready(request.limit, self._without)]
+        if self._glances(wanted):
+            return [self._glance(wanted, request.limit)]
         return [self._candidates.first_step(session, request.limit)]
 
     async def _picks_at_once(self, wanted: LeaseFilter) -> bool:
@@ -146,12 +159,11 @@ class _Leasing:
         return await self._candidates.head_is_plain(self._session)
 
     def _take_ready(self, limit: int, skipped: Collection[int]) -> str:
-        return self._session.fill("take_ready", limit=limit, without=skipped or (0,), now=self._session.now)
+        return self._session.fill("take_ready", limit=limit, without=skipped or (0,))
 
     async def _pick(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:
         if self._request.only is not None:
-            ids = valid_ids(self._request.only)
-            ready, due = await of_ids(self._session, wanted, ids, self._without, self._now) if ids else ([], [])
+            ready, due = of_ids(wanted, first or (), self._without)
             phases: list[Phase] = [partial(self._lock, "lock_ready", ready), partial(self._lock, "lock_due", due)]
         else:
             phases = [partial(self._ready, wanted, first), partial(self._due, wanted)]
@@ -164,25 +176,71 @@ class _Leasing:
         return 0 if self._full else self._request.limit - len(self._kept)
 
     async def _ready(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:
-        at_once = await self._picks_at_once(wanted)
+        if await self._picks_at_once(wanted):
+            await self._from_the_front(first)
+        elif not self._glances(wanted):
+            await self._from_candidates(wanted, first)
+        elif not await self._from_the_head(wanted, first):
+            await self._from_candidates(wanted, None)
+
+    async def _from_the_front(self, rows: Sequence[Row] | None) -> None:
+        """Everything passes: pick and lock in one statement."""
         for _ in range(_PICKS):
             room = self._room
             if room <= 0:
                 return
-            skipped = self._without | self._seen
-            if at_once:
-                rows = (
-                    first if first is not None else (await self._session.trip(self._take_ready(room, skipped)))[0].rows
-                )
-                await self._sift(rows)
-                if len(rows) < room:
-                    return
-            else:
-                ids = await self._candidates.ready(self._session, wanted, skipped, room, first=first)
-                if not ids:
-                    return
-                self._seen.update(ids)
-                await self._lock("lock_ready", ids)
+            if rows is None:
+                (answer,) = await self._session.trip(self._take_ready(room, self._without | self._seen))
+                rows = answer.rows
+            await self._sift(rows)
+            if len(rows) < room:
+                return
+            rows = None
+
+    def _glances(self, wanted: LeaseFilter) -> bool:
+        """Whether phase 1 begins with a look at the head of the queue."""
+        return self._session.server.skips_locked and not wanted.by_queue
+
+    def _glance(self, wanted: LeaseFilter, room: int) -> str:
+        return self._session.fill("glance", depth=_depth(room), **wanted.values)
+
+    async def _from_the_head(self, wanted: LeaseFilter, glance: Sequence[Row] | None) -> bool:
+        """Where the head of the queue has enough for the filter, pick and lock there; whether phase 1 is done with it.
+
+        Never beyond the rows that were glanced at: a locking pick that has to search locks what it steps over. Unlike
+        candidates, its rows are not those that the other processes pick at the same moment.
+        """
+        room = self._room
+        if glance is None:
+            (answer,) = await self._session.trip(self._glance(wanted, room))
+            glance = answer.rows
+        count, passing, last = (int(number) for number in glance[0])
+        at_end = count < _depth(room)
+        if passing < room and not at_end:
+            return False
+        if passing:
+            rows = await self._session.rows(
+                "take_head",
+                limit=room,
+                without=self._without or (0,),
+                last_priority=last >> 32,
+                last_id=last & U32,
+                **wanted.values,
+            )
+            await self._sift([row for row in rows if wanted.passes_class(row[TASK_CLASS])])
+        return at_end or self._room <= 0
+
+    async def _from_candidates(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:
+        """Search without locks, then lock what was found."""
+        for _ in range(_PICKS):
+            room = self._room
+            if room <= 0:
+                return
+            ids = await self._candidates.ready(self._session, wanted, self._without | self._seen, room, first=first)
+            self._seen.update(ids)
+            await self._lock("lock_ready", ids)
+            if len(ids) < room:
+                return
             first = None
 
     async def _due(self, wanted: LeaseFilter) -> None:

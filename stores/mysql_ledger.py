@@ -53,7 +53,7 @@ async def load(session: Session, task_ids: Iterable[int], *, wait: bool = False,
         return Loaded(Ledger(int(answer.rows[0][0]), (), (), {}), {}, frozenset())
     answers = await session.begin(
         session.fill("time", now=session.now),
-        session.fill("wait_rows" if wait else "lock_rows", ids=ids, now=session.now),
+        session.fill("wait_rows" if wait else "lock_rows", ids=ids),
     )
     now, rows = int(answers[0].rows[0][0]), answers[1].rows
     before = {row[ID]: row for row in rows}
@@ -89,9 +89,7 @@ async def with_fresh_extras(session: Session, rows: Mapping[int, Row]) -> dict[i
 async def load_archived(session: Session, task_ids: Iterable[int]) -> tuple[Ledger, dict[int, Phids]]:
     """Begin a transaction that locks the archived rows of these ids, waiting for them; and their PHIDs as stored."""
     ids = valid_ids(task_ids)
-    answers = await session.begin(
-        session.fill("time", now=session.now), session.fill("lock_archived", ids=ids, now=session.now)
-    )
+    answers = await session.begin(session.fill("time", now=session.now), session.fill("lock_archived", ids=ids))
     rows, routes = answers[1].rows, session.options.routes
     spent = {row[0]: row[ARCHIVED_SPENT] for row in rows}
     ledger = Ledger(int(answers[0].rows[0][0]), (), [archived_task(row, routes) for row in rows], spent)

@@ -53,6 +53,11 @@ class Session:
         return self._connection.closed and self._connection.in_transaction
 
     @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self._connection.in_transaction
+
+    @property
     def now(self) -> Sql:
         """The store's time as SQL: the server's, unless a test has its own."""
         return Sql("UNIX_TIMESTAMP()") if self.options.now is None else Sql(self.options.now())

@@ -63,7 +63,7 @@ def _retry(ledger: Ledger, row: Task, retry: Retry) -> Settled:
     maximum = row.max_attempts if row.max_attempts is not None else retry.max_attempts
     last = maximum is not None and row.failure_count + 1 >= maximum
     ledger.remember(row, AttemptKind.FAILURE if last else AttemptKind.RETRY, retry.failure)
-    row = replace(row, failure_count=row.failure_count + 1)
+    row = replace(row, failure_count=min(row.failure_count + 1, U32))  # more does not fit a column of Phorge's
     if last:
         return Settled(Verdict.SETTLED, ledger.archive(row, Result.FAILURE))
     _wait(ledger, replace(row, failure_time=ledger.now), Sentinel.RETRY, retry.wait)

@@ -41,6 +41,7 @@ from queue_runtime.task import (
 from queue_runtime.wire import event_digest
 from stores import (
     operating,
+    sqlite_dispatchable,
     sqlite_enqueue,
     sqlite_history,
     sqlite_lease,
@@ -50,6 +51,7 @@ from stores import (
     sqlite_settle,
 )
 from stores.backlog_cache import BacklogCache
+from stores.dispatchable import Page, Which
 from stores.ledger import Ledger
 from stores.sqlite_changes import Changes
 from stores.sqlite_lease import LeaseRequest
@@ -196,6 +198,12 @@ class SqliteStore:
     ) -> list[ArchivedTask]:
         return await self._reader.call(
             "list_archived", lambda session: sqlite_lists.list_archived(session, limit, before, where)
+        )
+
+    async def dispatchable(self, which: Which, limit: int) -> Page:
+        """For a dispatch over this store; see stores/dispatchable.py."""
+        return await self._reader.call(
+            "dispatchable", lambda session: sqlite_dispatchable.dispatchable(session, which, limit)
         )
 
     async def history(self, task_ids: Sequence[int]) -> list[list[Attempt]]:

@@ -12,11 +12,14 @@ from msgspec.structs import replace
 from redis import Redis
 
 from queue_runtime.store import Store, StoreOptions
-from stores import mysql, sqlite
+from stores import mysql, redis, remote, sqlite
 from stores.mysql_settings import MysqlSettings
+from tests.http.house import serve_with
 from tests.phorge_tables import PhorgeTables
 from tests.reference_store import ReferenceStore
 from tests.servers import MariaDb, RedisServer
+from tests.stores import streams_house
+from tests.stores.redis_backdoor import plant_row
 
 Plant = Callable[[int, str | None, int | None], Awaitable[None]]
 """Writes owner and expiry of an active row as another program would, past the store's rules."""
@@ -102,6 +105,20 @@ async def open_sqlite(place: Place, options: StoreOptions) -> AsyncIterator[Open
         yield Opened(store, plant)
 
 
+TOKEN = "the token of both ends"
+
+
+@asynccontextmanager
+async def open_remote(place: Place, options: StoreOptions) -> AsyncIterator[Opened]:
+    """Over a server of our own in this process, whose store keeps the time."""
+    async with (
+        open_sqlite(place, options) as served,
+        serve_with(served.store, "hypercorn", token=TOKEN) as running,
+        remote.open_store(f"http://{running.host}:{running.port}", TOKEN) as store,
+    ):
+        yield Opened(store, served.plant)
+
+
 OpenMysql = Callable[[MysqlSettings, StoreOptions], AbstractAsyncContextManager[Store]]
 OpenRedis = Callable[[str, StoreOptions], AbstractAsyncContextManager[Store]]
 PlantRedis = Callable[[Redis, int, str | None, int | None], None]
@@ -144,4 +161,50 @@ def on_redis(open_store: OpenRedis, plant_row: PlantRedis) -> Open:
     return open_redis
 
 
-STORES: dict[str, Open] = {"reference": open_reference, "sqlite": open_sqlite, "mysql": on_mysql(mysql.open_store)}
+def on_streams(open_record: Open, url_of: Callable[[Servers], str] = lambda servers: servers.redis.socket_url) -> Open:
+    """With a dispatch on a Redis server that is emptied before each test."""
+
+    @asynccontextmanager
+    async def open_streams(place: Place, options: StoreOptions) -> AsyncIterator[Opened]:
+        place.servers.redis_client.flushall()
+        async with (
+            open_record(place, options) as record,
+            streams_house.over(record.store, url_of(place.servers), options=options) as store,
+        ):
+            yield Opened(store, record.plant)
+
+    return open_streams
+
+
+def with_bad_redis(open_record: Open) -> Open:
+    """With a dispatch whose Redis comes and goes all the time."""
+
+    @asynccontextmanager
+    async def open_toggled(place: Place, options: StoreOptions) -> AsyncIterator[Opened]:
+        server = place.servers.redis
+        async with (
+            streams_house.toggled(server.host, server.port) as relay,
+            on_streams(open_record, lambda _: relay.url)(place, options) as opened,
+        ):
+            yield opened
+
+    return open_toggled
+
+
+STORES: dict[str, Open] = {
+    "reference": open_reference,
+    "sqlite": open_sqlite,
+    "mysql": on_mysql(mysql.open_store),
+    "redis": on_redis(redis.open_store, plant_row),
+    "remote": open_remote,
+    "streams-sqlite": on_streams(open_sqlite),
+    "streams-mysql": on_streams(on_mysql(mysql.open_store)),
+}
+
+WITHOUT_REDIS: dict[str, Open] = {
+    "streams-sqlite-without-redis": on_streams(open_sqlite, lambda _: streams_house.NOWHERE),
+    "streams-mysql-without-redis": on_streams(on_mysql(mysql.open_store), lambda _: streams_house.NOWHERE),
+    "streams-sqlite-with-bad-redis": with_bad_redis(open_sqlite),
+    "streams-mysql-with-bad-redis": with_bad_redis(on_mysql(mysql.open_store)),
+}
+"""The same stores where Redis is away, or comes and goes. They pass the contract suite and the histories too."""

@@ -13,16 +13,12 @@ def _is_taken(error: pymysql.Error) -> bool:
     return bool(error.args[0] == ER.DUP_ENTRY)
 
 
+class _GoneError(Exception):
+    """The archived row was gone: nothing is brought back."""
+
+
 class BinWorker(Php):
     """The operator's commands. Rows as they are at this moment; leases are ignored, and holders are not told."""
-
-    def active_ids(self) -> list[int]:
-        """All active tasks."""
-        return [task_id for (task_id,) in self.query("SELECT id FROM worker_activetask ORDER BY id")]
-
-    def archived_ids(self) -> list[int]:
-        """All archived tasks."""
-        return [task_id for (task_id,) in self.query("SELECT id FROM worker_archivetask ORDER BY id")]
 
     def cancel(self, task_id: int) -> bool:
         """Archive an active task as cancelled; False where another has been quicker."""
@@ -58,7 +54,7 @@ class BinWorker(Php):
         )
 
     def retry(self, task_id: int, *, repeat: bool = False) -> bool:
-        """Bring an archived task back under its id."""
+        """Bring an archived task back under its id: the active row first, then the archived one."""
         found = self.query(
             "SELECT id, taskClass, dataID, priority, objectPHID, containerPHID, dateCreated, result"
             " FROM worker_archivetask WHERE id = %s",
@@ -69,19 +65,24 @@ class BinWorker(Php):
         _, task_class, data_id, priority, object_phid, container_phid, created, _ = found[0]
         try:
             with self.transaction():
-                if not self.write("DELETE FROM worker_archivetask WHERE id = %s", (task_id,)):
-                    return False
                 self.write(
                     "INSERT INTO worker_activetask (id, taskClass, leaseOwner, leaseExpires, failureCount, dataID,"
                     " failureTime, priority, objectPHID, containerPHID, dateCreated, dateModified)"
                     " VALUES (%s, %s, NULL, 0, 0, %s, NULL, %s, %s, %s, %s, UNIX_TIMESTAMP())",
                     (task_id, task_class, data_id, priority, object_phid, container_phid, created),
                 )
+                self._delete_archived(task_id)
         except pymysql.IntegrityError as error:
             if not _is_taken(error):
                 raise
             return False
+        except _GoneError:
+            return False
         return True
+
+    def _delete_archived(self, task_id: int) -> None:
+        if not self.write("DELETE FROM worker_archivetask WHERE id = %s", (task_id,)):
+            raise _GoneError
 
     def _load(self, task_id: int) -> PhpTask | None:
         found = self.query(

@@ -1,23 +1,27 @@
 """Assembles the faces into one ASGI application."""
 
-from starlette.routing import Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from collections.abc import Awaitable, Callable
+
+from starlette.types import ASGIApp
 
 from queue_runtime.api.auth import Guard
 from queue_runtime.api.edge import Edge
-from queue_runtime.api.errors import not_found
 from queue_runtime.api.health import HealthFace
 from queue_runtime.api.lease import LeaseFace
 from queue_runtime.api.operators import OperatorFace
 from queue_runtime.api.protocol import ProtocolFace
 from queue_runtime.api.queue import QueueFace
+from queue_runtime.api.reload import ReloadFace
 from queue_runtime.api.request import Limits
+from queue_runtime.api.routing import Routes
+from queue_runtime.api.store import StoreFace
 from queue_runtime.api.worker import WorkerFace
-from queue_runtime.config import Config
+from queue_runtime.current import Current
 from queue_runtime.doorbell import Doorbell
 from queue_runtime.intake import Intake
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.metrics import Metrics, WorkerView
+from queue_runtime.reload import Reloaded
 from queue_runtime.settler import Settler
 from queue_runtime.store import Store
 
@@ -29,32 +33,39 @@ def create_app(
     settler: Settler,
     doorbell: Doorbell,
     lifecycle: Lifecycle,
-    config: Config,
+    current: Current,
+    guard: Guard,
+    reload: Callable[[], Awaitable[Reloaded]],
     worker: WorkerView | None,
     metrics: Metrics,
 ) -> ASGIApp:
     """The application: faces over what the process shares. `worker` None: no worker runs here.
 
-    Without the role `api` there are only the probes, the metrics and the worker's own face.
+    Without the role `api` there are only the probes, the metrics, the reload and the worker's own face.
     """
-    routes = HealthFace(store=store, settler=settler, lifecycle=lifecycle, metrics=metrics, worker=worker).routes()
+    config = current.config
+    routes = ReloadFace(reload).routes()
+    routes += HealthFace(store=store, settler=settler, lifecycle=lifecycle, metrics=metrics, worker=worker).routes()
     if "api" in config.roles:
-        lease = LeaseFace(store=store, settler=settler, doorbell=doorbell, lifecycle=lifecycle, config=config)
-        queue = QueueFace(store=store, intake=intake, settler=settler, config=config)
-        protocol = ProtocolFace(store=store, settler=settler, config=config)
-        operators = OperatorFace(store=store, intake=intake, settler=settler, config=config)
-        # The busiest first: routes are tried in order.
-        routes = [*queue.routes(), *lease.routes(), *protocol.routes(), *operators.routes(), *routes]
+        lease = LeaseFace(store=store, settler=settler, doorbell=doorbell, lifecycle=lifecycle, current=current)
+        queue = QueueFace(store=store, intake=intake, settler=settler, current=current)
+        protocol = ProtocolFace(store=store, settler=settler, current=current)
+        operators = OperatorFace(store=store, intake=intake, settler=settler, current=current)
+        remote = StoreFace(
+            store=store,
+            intake=intake,
+            settler=settler,
+            doorbell=doorbell,
+            lifecycle=lifecycle,
+            patience=config.patience,
+        )
+        routes += [*queue.routes(), *lease.routes(), *protocol.routes(), *operators.routes(), *remote.routes()]
     if worker is not None:
         routes += WorkerFace(worker).routes()
     return Edge(
-        Router(routes, redirect_slashes=False, default=_unknown_path),
-        guard=Guard(config.token),
+        Routes(routes),
+        guard=guard,
         limits=Limits(config.max_body, config.request_seconds),
         lifecycle=lifecycle,
         metrics=metrics,
     )
-
-
-async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
-    raise not_found("no such path")

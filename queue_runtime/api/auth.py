@@ -3,6 +3,8 @@
 import hmac
 from urllib.parse import unquote_to_bytes
 
+from starlette.types import Scope
+
 from queue_runtime.api.errors import ApiError
 from queue_runtime.api.request import Request
 
@@ -13,15 +15,22 @@ class Guard:
     """Lets a request pass when it is outside the guarded prefixes or carries the token. No token: all pass."""
 
     def __init__(self, token: str) -> None:
+        self.change(token)
+
+    def change(self, token: str) -> None:
+        """Ask for this token from now on."""
         self._token = token.encode()
 
     def check(self, request: Request) -> None:
         """Raise the 401 unless the request may go on to the routes."""
-        if self._token and _is_guarded(request.scope["path"]) and not self._knows(request):
+        if _is_guarded(request.scope["path"]) and not self.allows(request.scope):
             raise ApiError(401, "ERR_UNAUTHORIZED", "the service token is missing or wrong")
 
-    def _knows(self, request: Request) -> bool:
-        given = request.headers.get(b"x-service-token") or _query_token(request.scope["query_string"])
+    def allows(self, scope: Scope) -> bool:
+        """Whether the request carries the token, or none is needed."""
+        if not self._token:
+            return True
+        given = dict(scope["headers"]).get(b"x-service-token") or _query_token(scope["query_string"])
         return hmac.compare_digest(given, self._token)
 
 

@@ -3,12 +3,15 @@
 import time
 
 import structlog
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from queue_runtime.api import access
 from queue_runtime.api.auth import Guard
+from queue_runtime.api.bounds import Bounds
 from queue_runtime.api.errors import ApiError, ClientGone, reply_to
-from queue_runtime.api.request import SCOPE_KEY, Limits, Request
+from queue_runtime.api.reply import Reply
+from queue_runtime.api.request import Limits, Request
+from queue_runtime.api.routing import Routes
 from queue_runtime.errors import EventConflict, InvalidRequest, StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.metrics import Metrics
@@ -22,10 +25,11 @@ FOLD_SECONDS = 10
 class Edge:
     """Everything that holds for each request, whatever its route."""
 
-    def __init__(self, app: ASGIApp, *, guard: Guard, limits: Limits, lifecycle: Lifecycle, metrics: Metrics) -> None:
-        self.app = app
+    def __init__(self, routes: Routes, *, guard: Guard, limits: Limits, lifecycle: Lifecycle, metrics: Metrics) -> None:
+        self.routes = routes
         self._guard = guard
         self._limits = limits
+        self._bounds = Bounds(limits.seconds)
         self._lifecycle = lifecycle
         self._metrics = metrics
         self._outage_logged_at = -float(FOLD_SECONDS)
@@ -41,40 +45,32 @@ class Edge:
 
     async def _exchange(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
-        request = Request(scope, receive, self._limits)
-        scope[SCOPE_KEY] = request
-        status = 0
-
-        async def respond(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                if not request.complete:
-                    await request.discard()
-                status = message["status"]
-                message["headers"] = [*message["headers"], *self._headers(request)]
-            elif scope["method"] == "HEAD":
-                message["body"] = b""
-            await send(message)
-
+        request = Request(scope, receive, self._limits, self._bounds)
         try:
-            try:
-                self._guard.check(request)
-                request.check()
-                await self.app(scope, receive, respond)
-            except ClientGone:
-                raise
-            except Exception as error:
-                self._report(error, request)
-                if status:
-                    raise
-                await reply_to(error)(scope, receive, respond)
+            reply = await self._answer(request)
+            if not request.complete:
+                await request.discard()
         except ClientGone:
             log.info("the client went away", uri=access.uri(scope), client=request.client, request_id=request.id)
             return
+        headers = [*reply.headers, *self._headers(request)]
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else reply.body})
         seconds = time.perf_counter() - started
-        route = scope.get("route")
-        self._metrics.request(getattr(route, "path", "(none)"), status, seconds)
-        access.line(scope, status, seconds, request.id, request.client)
+        self._metrics.request(request.route, reply.status, seconds)
+        access.line(scope, reply.status, seconds, request.id, request.client)
+
+    async def _answer(self, request: Request) -> Reply:
+        """What a route says, or what the error on the way becomes."""
+        try:
+            self._guard.check(request)
+            request.check()
+            return await self.routes.answer(request)
+        except ClientGone:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever it is, the caller gets an envelope
+            self._report(error, request)
+            return reply_to(error)
 
     def _headers(self, request: Request) -> list[tuple[bytes, bytes]]:
         headers = [(b"x-request-id", request.id.encode())]

@@ -5,11 +5,10 @@ import asyncio
 import orjson
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.routing import Route
 
 from queue_runtime.api.reply import Reply
 from queue_runtime.api.request import Request
-from queue_runtime.api.routing import get
+from queue_runtime.api.routing import Route, get
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.metrics import Metrics, WorkerView

@@ -5,16 +5,16 @@ from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
 import structlog
-from starlette.routing import Route
 
 from queue_runtime.api.errors import ClientGone, bad_request
 from queue_runtime.api.query import MAX_NAMES
 from queue_runtime.api.reply import Reply, data
 from queue_runtime.api.request import Request
-from queue_runtime.api.routing import post
-from queue_runtime.config import Config
+from queue_runtime.api.routing import Route, post
+from queue_runtime.api.taking import Taker
+from queue_runtime.current import Current
 from queue_runtime.doorbell import Doorbell
-from queue_runtime.errors import InvalidRequest, StoreUnavailable
+from queue_runtime.errors import InvalidRequest
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.settler import Settler
 from queue_runtime.store import Store
@@ -22,9 +22,6 @@ from queue_runtime.task import (
     MAX_LEASE_LIMIT,
     MAX_LEASE_SECONDS,
     WORKER_PREFIX,
-    Lease,
-    Release,
-    Settlement,
     Task,
     check_owner,
     check_range,
@@ -69,16 +66,14 @@ class LeaseFace:
     """`POST lease`."""
 
     def __init__(
-        self, *, store: Store, settler: Settler, doorbell: Doorbell, lifecycle: Lifecycle, config: Config
+        self, *, store: Store, settler: Settler, doorbell: Doorbell, lifecycle: Lifecycle, current: Current
     ) -> None:
         self._store = store
-        self._settler = settler
+        self._taker = Taker(settler)
         self._doorbell = doorbell
         self._lifecycle = lifecycle
-        self._config = config
+        self._current = current
         self._gates: WeakValueDictionary[Filter, Gate] = WeakValueDictionary()
-        self._calls: set[asyncio.Task[object]] = set()
-        """calls under way: kept here because they go on when the request that made them is gone"""
 
     def routes(self) -> list[Route]:
         return [post("/api/queue/lease", LeaseBody, self.lease, bounded=False)]
@@ -86,7 +81,7 @@ class LeaseFace:
     async def lease(self, request: Request, body: LeaseBody) -> Reply:
         owner = _owner(request)
         limit = min(max(body.limit or 1, 1), MAX_LEASE_LIMIT)
-        seconds = self._config.http_lease_seconds if body.duration is None else body.duration
+        seconds = self._current.config.http_lease_seconds if body.duration is None else body.duration
         check_range("duration", seconds, 1, MAX_LEASE_SECONDS)
         wait = body.waitSeconds or 0
         check_range("waitSeconds", wait, 0, MAX_WAIT)
@@ -95,14 +90,15 @@ class LeaseFace:
         async def take() -> list[Task]:
             if gone.done():
                 raise ClientGone
-            return await self._take(owner, limit, seconds, wanted, request.seconds)
+            lease = self._store.lease(owner, limit, seconds, classes=wanted[0], queues=wanted[1])
+            return await self._taker.take(lease, owner, request.seconds)
 
         gone = asyncio.create_task(request.disconnected())
         try:
             await asyncio.sleep(0)  # a client that hung up after its last byte is seen now
             tasks = await self._poll(take, limit, wait, wanted, gone)
             if gone.done():
-                await self._give_back(tasks, owner)
+                await self._taker.give_back(tasks, owner)
                 raise ClientGone
         finally:
             gone.cancel()
@@ -138,41 +134,6 @@ class LeaseFace:
         if gate is None:
             gate = self._gates[wanted] = Gate(self._doorbell)
         return gate
-
-    async def _take(self, owner: str, limit: int, seconds: int, wanted: Filter, patience: float) -> list[Task]:
-        classes, queues = wanted
-        call = asyncio.create_task(self._store.lease(owner, limit, seconds, classes=classes, queues=queues))
-        self._keep(call)
-        try:
-            async with asyncio.timeout(patience):
-                return await asyncio.shield(call)
-        except (TimeoutError, asyncio.CancelledError):
-            # The call goes on in the store, and nobody will learn what it took.
-            self._keep(asyncio.create_task(self._give_back_result(call, owner)))
-            raise
-
-    def _keep(self, task: "asyncio.Task[object] | asyncio.Task[list[Task]] | asyncio.Task[None]") -> None:
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
-
-    async def _give_back_result(self, call: "asyncio.Task[list[Task]]", owner: str) -> None:
-        try:
-            tasks = await call
-        except StoreUnavailable:
-            return
-        await self._give_back(tasks, owner)
-
-    async def _give_back(self, tasks: list[Task], owner: str) -> None:
-        if not tasks:
-            return
-        try:
-            await self._settler.settle(
-                [Settlement.held(Lease(task.id, owner, task.lease_expires), Release()) for task in tasks]
-            )
-        except StoreUnavailable as error:
-            log.warning(
-                "tasks of a client that went away wait for the end of its lease", owner=owner, reason=str(error)
-            )
 
 
 def _owner(request: Request) -> str:

@@ -1,14 +1,12 @@
 """Our own routes: batches, what `bin/worker` offers, the archive, pauses."""
 
-from starlette.routing import Route
-
 from queue_runtime.api import outcomes, query
 from queue_runtime.api.errors import bad_request, not_found
 from queue_runtime.api.queue import portions
 from queue_runtime.api.reply import Reply, data
 from queue_runtime.api.request import Request
-from queue_runtime.api.routing import get, post
-from queue_runtime.config import Config
+from queue_runtime.api.routing import Route, get, post
+from queue_runtime.current import Current
 from queue_runtime.errors import InvalidRequest
 from queue_runtime.intake import Intake
 from queue_runtime.settler import Settler
@@ -35,11 +33,11 @@ from queue_runtime.wire import (
 class OperatorFace:
     """Routes beside the contract, in the same envelope."""
 
-    def __init__(self, *, store: Store, intake: Intake, settler: Settler, config: Config) -> None:
+    def __init__(self, *, store: Store, intake: Intake, settler: Settler, current: Current) -> None:
         self._store = store
         self._intake = intake
         self._settler = settler
-        self._config = config
+        self._current = current
 
     def routes(self) -> list[Route]:
         return [
@@ -69,7 +67,7 @@ class OperatorFace:
         if len(bodies) > MAX_FOLLOWUPS:
             raise InvalidRequest("settlements", f"must be at most {MAX_FOLLOWUPS}, not {len(bodies)}")
         settlements = [
-            outcomes.settlement(one, self._config.retry_seconds, f"settlements[{place}].")
+            outcomes.settlement(one, self._current.config.retry_seconds, f"settlements[{place}].")
             for place, one in enumerate(bodies)
         ]
         verdicts = []

@@ -3,14 +3,13 @@
 import asyncio
 
 import structlog
-from starlette.routing import Route
 
 from queue_runtime.api import outcomes
 from queue_runtime.api.errors import ApiError, bad_request, lease_conflict
 from queue_runtime.api.reply import Reply, data
 from queue_runtime.api.request import Request
-from queue_runtime.api.routing import get, post
-from queue_runtime.config import Config
+from queue_runtime.api.routing import Route, get, post
+from queue_runtime.current import Current
 from queue_runtime.errors import InvalidRequest
 from queue_runtime.settler import Settler
 from queue_runtime.store import Store
@@ -44,10 +43,10 @@ OPERATIONS_SECONDS = 5.0
 class ProtocolFace:
     """Routes of execution protocol 1. A body is checked whole (400) before the receipt is (409)."""
 
-    def __init__(self, *, store: Store, settler: Settler, config: Config) -> None:
+    def __init__(self, *, store: Store, settler: Settler, current: Current) -> None:
         self._store = store
         self._settler = settler
-        self._config = config
+        self._current = current
 
     def routes(self) -> list[Route]:
         return [
@@ -92,7 +91,9 @@ class ProtocolFace:
 
     def _resolution(self, body: ResolveBody) -> Outcome:
         # Both times are checked, whichever the outcome uses.
-        retry = outcomes.retried(body.retryWait, self._config.retry_seconds, body.message, longest=MAX_LEASE_SECONDS)
+        retry = outcomes.retried(
+            body.retryWait, self._current.config.retry_seconds, body.message, longest=MAX_LEASE_SECONDS
+        )
         pause = outcomes.yielded(body.duration, longest=MAX_LEASE_SECONDS)
         match body.outcome:
             case "retry":

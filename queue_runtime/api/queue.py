@@ -1,13 +1,11 @@
 """The queue as the first generation of clients knows it: enqueue, lease-free reports by id, lists, counts."""
 
-from starlette.routing import Route
-
 from queue_runtime.api import outcomes, query
 from queue_runtime.api.errors import bad_request, not_found
 from queue_runtime.api.reply import Reply, data
 from queue_runtime.api.request import Request
-from queue_runtime.api.routing import get, post
-from queue_runtime.config import Config
+from queue_runtime.api.routing import Route, get, post
+from queue_runtime.current import Current
 from queue_runtime.intake import Intake
 from queue_runtime.settler import Settler
 from queue_runtime.store import Store
@@ -33,11 +31,11 @@ STATS_HEADER = b"x-queue-runtime-stats"
 class QueueFace:
     """Routes of the contract's first stratum. Reports are not fenced: their callers send no owner."""
 
-    def __init__(self, *, store: Store, intake: Intake, settler: Settler, config: Config) -> None:
+    def __init__(self, *, store: Store, intake: Intake, settler: Settler, current: Current) -> None:
         self._store = store
         self._intake = intake
         self._settler = settler
-        self._config = config
+        self._current = current
 
     def routes(self) -> list[Route]:
         return [
@@ -66,7 +64,7 @@ class QueueFace:
         outcome = (
             outcomes.failed(body.message)
             if body.permanent
-            else outcomes.retried(body.retryWait, self._config.retry_seconds, body.message)
+            else outcomes.retried(body.retryWait, self._current.config.retry_seconds, body.message)
         )
         await self._settle(task_id(body), outcome)
         return data({"status": "ok"})

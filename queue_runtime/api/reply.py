@@ -1,7 +1,6 @@
 """An HTTP reply, and the envelope that the contract puts around what it says."""
 
 import orjson
-from starlette.types import Receive, Scope, Send
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -9,7 +8,7 @@ JSON = b"application/json"
 
 
 class Reply:
-    """Status, headers and a whole body; sent by being called, as every ASGI application."""
+    """Status, headers and a whole body."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -19,10 +18,6 @@ class Reply:
         self.headers: Headers = [(b"content-type", media), (b"content-length", b"%d" % len(body))]
         if headers:
             self.headers += headers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
-        await send({"type": "http.response.body", "body": self.body})
 
 
 def data(value: object, headers: Headers | None = None) -> Reply:

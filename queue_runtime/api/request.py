@@ -9,9 +9,8 @@ from urllib.parse import parse_qsl
 from msgspec import Struct
 from starlette.types import Receive, Scope
 
+from queue_runtime.api.bounds import Bound, Bounds
 from queue_runtime.api.errors import ApiError, ClientGone, bad_request, too_large
-
-SCOPE_KEY = "queue_runtime.request"
 
 DISCARD_BYTES = 32 * 2**20
 DISCARD_SECONDS = 5
@@ -36,11 +35,20 @@ class Limits(Struct, frozen=True):
 class Request:
     """One request. Its body is read once, by `read`; `discard` drops what was not read."""
 
-    def __init__(self, scope: Scope, receive: Receive, limits: Limits) -> None:
+    def __init__(self, scope: Scope, receive: Receive, limits: Limits, bounds: Bounds) -> None:
         self._receive = receive
         self._limits = limits
+        self._bounds = bounds
         self.scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.route = "(none)"
+        """the template that the path was found to match"""
+        self.parameters: dict[str, str] = {}
+        """what the path names, such as the id in `tasks/{id}`"""
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.id = _fit_id(self.headers.get(b"x-request-id"))
+        """the caller's X-Request-Id when it is fit for a header and a log line, else one of our own"""
         self.complete = self._has_no_body()
         """whether the whole body has arrived"""
         self.ambiguous = b"content-length" in self.headers and b"transfer-encoding" in self.headers
@@ -58,14 +66,6 @@ class Request:
         return self._limits.seconds
 
     @cached_property
-    def id(self) -> str:
-        """The caller's X-Request-Id when it is fit for a header and a log line, else one of our own."""
-        given = self.headers.get(b"x-request-id", b"").decode("latin-1")
-        if 0 < len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable():
-            return given
-        return f"{random.getrandbits(64):016x}"
-
-    @cached_property
     def query(self) -> dict[str, list[str]]:
         """The values of the query by name."""
         found: dict[str, list[str]] = {}
@@ -77,28 +77,30 @@ class Request:
             found.setdefault(name, []).append(value)
         return found
 
-    @property
-    def parameters(self) -> dict[str, str]:
-        """What the path names, such as the id in `tasks/{id}`."""
-        parameters: dict[str, str] = self.scope["path_params"]
-        return parameters
-
     def check(self) -> None:
         """Refuse a request that two readers may take for two different ones."""
         if self.ambiguous:
             raise bad_request("Content-Length: must not come with Transfer-Encoding")
 
-    async def read(self, bound: asyncio.Timeout) -> bytes:
-        """The whole body, which must be JSON by its content type and within the limits; `bound` follows it."""
+    def bounded(self) -> Bound:
+        """A block that ends in TimeoutError when it takes longer than this request may."""
+        return self._bounds.begin()
+
+    async def read(self, bound: Bound, *, limit: int | None = None) -> bytes:
+        """The whole body, which must be JSON by its content type and within the limits; `bound` follows it.
+
+        `limit` replaces the size that the configuration allows.
+        """
         media = self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if media != b"application/json":
             raise bad_request("Content-Type: must be application/json")
-        limit = self._limits.max_body
+        if limit is None:
+            limit = self._limits.max_body
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared) > limit:
             raise too_large(limit)
         chunks: list[bytes] = []
-        await self._take_chunks(chunks.append, limit, self._limits.seconds, bound)
+        await self._take_chunks(chunks.append, limit, self._limits.seconds, bound.move)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def discard(self) -> None:
@@ -106,7 +108,7 @@ class Request:
         seconds = min(DISCARD_SECONDS, self._limits.seconds)
         try:
             async with asyncio.timeout(seconds) as bound:
-                await self._take_chunks(_drop, DISCARD_BYTES, seconds, bound)
+                await self._take_chunks(_drop, DISCARD_BYTES, seconds, bound.reschedule)
         except (ApiError, TimeoutError):
             return  # too much or too slow: the connection closes after the reply instead
 
@@ -116,7 +118,7 @@ class Request:
             pass
 
     async def _take_chunks(
-        self, take: Callable[[bytes], object], limit: int, seconds: float, bound: asyncio.Timeout
+        self, take: Callable[[bytes], object], limit: int, seconds: float, move: Callable[[float], None]
     ) -> None:
         if self.complete:
             return
@@ -135,15 +137,25 @@ class Request:
             if not chunk:
                 continue
             take(chunk)
+            if self.complete:
+                return
             # Moving the bound costs more than reading a small body: only for one that takes its time.
             if (time := now()) - moved > seconds / MOVES:
                 moved = time
-                bound.reschedule(min(time + seconds, began + seconds * UPLOAD_FACTOR))
+                move(min(time + seconds, began + seconds * UPLOAD_FACTOR))
 
     def _has_no_body(self) -> bool:
         if self.scope["http_version"].startswith("1"):
             return self.headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in self.headers
         return False  # HTTP/2 needs no header to send one
+
+
+def _fit_id(given: bytes | None) -> str:
+    if given and len(given) <= MAX_REQUEST_ID and given.isascii():
+        text = given.decode("ascii")
+        if text.isprintable():
+            return text
+    return f"{random.getrandbits(64):016x}"
 
 
 def _drop(chunk: bytes) -> None:

@@ -1,44 +1,62 @@
-"""From a route to the function of a face: methods, the JSON body, and the time it may take."""
+"""From a path to the function of a face: methods, the JSON body, and the time it may take."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.routing import compile_path
 
-from queue_runtime.api.errors import method_not_allowed, too_slow
+from queue_runtime.api.errors import method_not_allowed, not_found, too_slow
 from queue_runtime.api.reply import Reply
-from queue_runtime.api.request import SCOPE_KEY, Request
+from queue_runtime.api.request import Request
 from queue_runtime.wire import Body, decode
 
 Handler = Callable[[Request], Awaitable[Reply]]
 BodyHandler = Callable[[Request, Body], Awaitable[Reply]]
 
 
-class Endpoint:
+class Route:
     """What one path does for one method; every other method is answered in the envelope."""
 
-    def __init__(self, method: str, handler: Handler) -> None:
+    def __init__(self, method: str, path: str, handler: Handler) -> None:
         self.method = method
-        self._allowed = ("GET", "HEAD") if method == "GET" else (method,)
-        self._handler = handler
+        self.path = path
+        self.pattern = compile_path(path)[0]
+        self.handler = handler
+        self.allowed = ("GET", "HEAD") if method == "GET" else (method,)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in self._allowed:
-            raise method_not_allowed(", ".join(self._allowed))
-        reply = await self._handler(scope[SCOPE_KEY])
-        await reply(scope, receive, send)
+
+class Routes:
+    """All routes. A path without a name in it is looked up, however many routes there are."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.all = list(routes)
+        self._plain = {route.path: route for route in self.all if "{" not in route.path}
+        self._named = [route for route in self.all if "{" in route.path]
+
+    async def answer(self, request: Request) -> Reply:
+        """What the route of this request says. Raises ApiError where there is none."""
+        route = self._plain.get(request.path) or self._match(request)
+        request.route = route.path
+        if request.method not in route.allowed:
+            raise method_not_allowed(", ".join(route.allowed))
+        return await route.handler(request)
+
+    def _match(self, request: Request) -> Route:
+        for route in self._named:
+            if found := route.pattern.match(request.path):
+                request.parameters = found.groupdict()
+                return route
+        raise not_found("no such path")
 
 
 def get(path: str, handler: Handler) -> Route:
     """A route that reads. HEAD is answered too."""
 
     async def answer(request: Request) -> Reply:
-        async with asyncio.timeout(request.seconds):
+        with request.bounded():
             return await handler(request)
 
-    return Route(path, Endpoint("GET", answer), methods=None)
+    return Route("GET", path, answer)
 
 
 def post(path: str, body: type[Body], handler: BodyHandler[Body], *, bounded: bool = True) -> Route:
@@ -47,7 +65,7 @@ def post(path: str, body: type[Body], handler: BodyHandler[Body], *, bounded: bo
 
     async def answer(request: Request) -> Reply:
         try:
-            async with asyncio.timeout(request.seconds) as bound:
+            with request.bounded() as bound:
                 asked = decode(decoder, await request.read(bound))
                 if bounded:
                     return await handler(request, asked)
@@ -57,4 +75,4 @@ def post(path: str, body: type[Body], handler: BodyHandler[Body], *, bounded: bo
             raise
         return await handler(request, asked)
 
-    return Route(path, Endpoint("POST", answer), methods=None)
+    return Route("POST", path, answer)

@@ -1,11 +1,9 @@
 """What the worker tells of itself; it touches neither the queue nor PHP."""
 
-from starlette.routing import Route
-
 from queue_runtime.api.protocol import META
 from queue_runtime.api.reply import Reply, data
 from queue_runtime.api.request import Request
-from queue_runtime.api.routing import get
+from queue_runtime.api.routing import Route, get
 from queue_runtime.metrics import WorkerView
 from queue_runtime.stats import Ending
 

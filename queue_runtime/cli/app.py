@@ -3,10 +3,12 @@
 import click
 
 from queue_runtime.cli.config import config
+from queue_runtime.cli.cron import cron
 from queue_runtime.cli.doctor import doctor
 from queue_runtime.cli.enqueue import enqueue
 from queue_runtime.cli.health import health
 from queue_runtime.cli.init import init
+from queue_runtime.cli.reload import reload
 from queue_runtime.cli.serve import serve
 
 
@@ -44,5 +46,5 @@ def version() -> None:
     click.echo(f"queue-runtime {installed('queue-runtime')}")
 
 
-for command in (serve, init, doctor, config, health, enqueue):
+for command in (serve, init, doctor, config, health, enqueue, cron, reload):
     cli.add_command(command)

@@ -44,6 +44,7 @@ def _findings(*, ask_store: bool, repair: bool) -> Iterator[Finding]:
     extras = list(_extras(config))
     yield from extras
     yield from _handlers(config)
+    yield from _periodic_work(config)
     if ask_store and not extras:
         yield from _store(config, repair)
 
@@ -122,7 +123,23 @@ def _handlers(config: Config) -> Iterator[Finding]:
         yield from (fault("handlers", problem) for problem in error.problems)
         return
     others = "" if registry.fallback_spec is None else ", and a fallback for all others"
+    if config.conduit_url is not None:
+        others = f", and Phorge at {config.conduit_url} runs {', '.join(config.conduit_classes)}"
     yield ok("handlers", f"there are some for {', '.join(sorted(registry.classes))}{others}")
+
+
+def _periodic_work(config: Config) -> Iterator[Finding]:
+    from queue_runtime.errors import ConfigError
+    from queue_runtime.live import cron_entries
+
+    if config.cron_file is None or "sweep" not in config.roles:
+        return
+    try:
+        entries = cron_entries(config)
+    except ConfigError as error:
+        yield from (fault("periodic work", problem) for problem in error.problems)
+        return
+    yield ok("periodic work", f"{config.cron_file} has {len(entries)} entries; `queue-runtime cron` says when they run")
 
 
 def _store(config: Config, repair: bool) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ def init() -> None:
     """Make what the chosen store needs. May be run again at any time.
 
     sqlite: the file. mysql: the database {namespace}_queue_runtime, for which the account needs the right to create it;
-    nothing in Phorge's own databases is touched. redis: nothing to make, the server is looked at.
+    nothing in Phorge's own databases is touched. redis, remote: nothing to make, the server is looked at.
     """
     _, config = reading_or_exit()
 

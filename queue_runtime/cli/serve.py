@@ -1,8 +1,12 @@
 """`queue-runtime serve`: runs the queue until it is told to stop."""
 
+import os
+from functools import partial
+
 import click
 
 from queue_runtime.cli.environment import fail, reading_or_exit, stop
+from queue_runtime.config import read_environment
 
 
 @click.command()
@@ -33,7 +37,7 @@ def serve() -> None:
     from queue_runtime import compose
 
     try:
-        code = compose.run(config)
+        code = compose.run(config, partial(read_environment, os.environ))
     except ConfigError as error:
         stop(error.problems)
     except (StoreUnusable, StoreUnavailable) as error:

@@ -1,4 +1,4 @@
--- Looks for changes, and asks to be told of the next one (bell.lua). use: base rows
+-- Looks for changes, and asks to be told of the next one (bell.lua). use: base layout
 --
 -- In: now, patience, the last second up to which rows coming due were told (empty: this one).
 -- Out: the version, the seconds and microseconds of the clock, and when the next row comes due (-1: none).

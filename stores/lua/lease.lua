@@ -1,4 +1,4 @@
--- Takes rows, phase by phase, and answers them with their payloads. use: base rows lanes
+-- Takes rows, phase by phase, and answers them with their payloads. use: base layout rows rules lanes
 --
 -- In: now, owner, limit, seconds, patience, max_lost, 1 for due rows first, most bytes of payload, and (msgpack) which
 -- rows: classes, classes left out, queues, ids, ids left out; false: all.

@@ -1,4 +1,4 @@
--- Counts of the whole queue. use: base rows
+-- Counts of the whole queue. use: base layout
 --
 -- In: now. Out: active without parked ones, held, archived, failing without parked ones.
 local active, failing, held = call('ZCARD', ACTIVE), call('SCARD', FAILING), 0

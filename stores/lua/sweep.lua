@@ -1,4 +1,4 @@
--- Deletes archived tasks whose retention is over, with all that belongs to them, and old events. use: base rows
+-- Deletes archived tasks whose retention is over, with all that belongs to them, and old events. use: base layout
 --
 -- In: now, limit, seconds to keep tasks and events (empty: for ever). Out: tasks deleted, 1 where more is left.
 local limit, keep_tasks, keep_events = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

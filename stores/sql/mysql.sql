@@ -194,22 +194,43 @@ SELECT kind, name FROM {companion}.pause ORDER BY kind, name;
 
 -- name: take_ready
 -- In: limit, without, now. The unfiltered phase 1: picks and locks in one statement.
-SELECT {columns}, :now, {payload} FROM (
+SELECT {columns}, {payload} FROM (
     SELECT * FROM {worker}.worker_activetask FORCE INDEX (key_owner)
     WHERE {ready} AND id NOT IN (:without) ORDER BY priority, id LIMIT :limit FOR UPDATE {skip_locked}
 ) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}
 ORDER BY a.priority, a.id;
 
+-- fragment: of_classes
+(:every_class OR taskClass IN (:classes)) AND taskClass NOT IN (:not_classes)
+
+-- name: glance
+-- In: depth, a filter of classes. Out: how many rows the head of the queue has up to this depth, how many of them are
+-- ready and pass, and the place of the last (priority * 2^32 + id). No locks.
+SELECT COUNT(*), COALESCE(SUM(leaseExpires IS NULL AND {of_classes}), 0), COALESCE(MAX(priority * 4294967296 + id), 0) FROM (
+    SELECT id, priority, taskClass, leaseExpires FROM {worker}.worker_activetask FORCE INDEX (key_owner)
+    WHERE leaseOwner IS NULL ORDER BY priority, id LIMIT :depth
+) head;
+
+-- name: take_head
+-- In: limit, without, a filter of classes, and the place beyond which nothing is touched. Picks and locks.
+SELECT {columns}, {payload} FROM (
+    SELECT * FROM {worker}.worker_activetask FORCE INDEX (key_owner)
+    WHERE {ready} AND id NOT IN (:without) AND {of_classes}
+        AND (priority < :last_priority OR (priority = :last_priority AND id <= :last_id))
+    ORDER BY priority, id LIMIT :limit FOR UPDATE {skip_locked}
+) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}
+ORDER BY a.priority, a.id;
+
 -- name: lock_ready
 -- In: ids, now. Those of the candidates that are still ready and that nobody has locked.
-SELECT {columns}, :now, {payload} FROM (
+SELECT {columns}, {payload} FROM (
     SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) AND {ready} FOR UPDATE {skip_locked}
 ) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}
 ORDER BY a.priority, a.id;
 
 -- name: lock_due
 -- In: ids, now.
-SELECT {columns}, :now, {payload} FROM (
+SELECT {columns}, {payload} FROM (
     SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) AND {due} FOR UPDATE {skip_locked}
 ) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}
 ORDER BY a.priority, a.id;
@@ -260,7 +281,7 @@ SELECT {candidate_columns}, a.taken FROM (
 -- Rows due longest; no locks.
 SELECT {candidate_columns}, a.leaseExpires FROM (
     SELECT id, priority, taskClass, leaseExpires, dateCreated FROM {worker}.worker_activetask FORCE INDEX (leaseExpires)
-    WHERE {due} AND id NOT IN (:without) AND (:every_class OR taskClass IN (:classes)) AND taskClass NOT IN (:not_classes)
+    WHERE {due} AND id NOT IN (:without) AND {of_classes}
     ORDER BY leaseExpires, id LIMIT :limit
 ) a {queues} ORDER BY a.leaseExpires, a.id;
 
@@ -288,13 +309,13 @@ SELECT id, data FROM {worker}.worker_taskdata WHERE id IN (:ids);
 
 -- name: lock_rows
 -- In: ids, now. Out: the rows of these that nobody else has locked, and the time.
-SELECT {columns}, :now FROM (
+SELECT {columns} FROM (
     SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE {skip_locked}
 ) a {extras};
 
 -- name: wait_rows
 -- The same, but waits for rows that somebody else has locked.
-SELECT {columns}, :now FROM (
+SELECT {columns} FROM (
     SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE
 ) a {extras};
 
@@ -308,7 +329,7 @@ SELECT {archive_columns} FROM {worker}.worker_archivetask a FORCE INDEX (PRIMARY
 
 -- name: lock_archived
 -- In: ids, now. Archived rows, for a retry.
-SELECT {archive_columns}, :now FROM (
+SELECT {archive_columns} FROM (
     SELECT * FROM {worker}.worker_archivetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE
 ) a {extras};
 

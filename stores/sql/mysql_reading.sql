@@ -317,3 +317,41 @@ SELECT x.idempotency_key, x.task_id FROM (
 LEFT JOIN {worker}.worker_activetask a ON a.id = x.task_id AND a.dateCreated = x.date_created
 LEFT JOIN {worker}.worker_archivetask h ON h.id = x.task_id AND h.dateCreated = x.date_created
 WHERE a.id IS NULL AND h.id IS NULL;
+
+-- ---------------------------------------------------------------------------------------------- dispatch
+
+-- fragment: dispatched
+-- As candidate_columns, then the expiry and whether the row is one of phase 1; known to mysql_dispatchable.py.
+{candidate_columns}, a.leaseExpires, a.fresh
+
+-- name: dispatch_ready
+-- In: after_priority, after_id, limit. Rows of phase 1 by priority and id.
+SELECT {dispatched} FROM (
+    SELECT id, priority, taskClass, leaseExpires, dateCreated, 1 AS fresh
+    FROM {worker}.worker_activetask FORCE INDEX (key_owner)
+    WHERE {ready} AND (priority > :after_priority OR (priority = :after_priority AND id > :after_id))
+    ORDER BY priority, id LIMIT :limit
+) a {queues} ORDER BY a.priority, a.id;
+
+-- name: dispatch_young
+-- In: above, limit. Rows of phase 1 by id.
+SELECT {dispatched} FROM (
+    SELECT id, priority, taskClass, leaseExpires, dateCreated, 1 AS fresh
+    FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id > :above AND {ready} ORDER BY id LIMIT :limit
+) a {queues} ORDER BY a.id;
+
+-- name: dispatch_due
+-- In: after_expires, after_id, limit, now. Rows of phase 2, those due longest first.
+SELECT {dispatched} FROM (
+    SELECT id, priority, taskClass, leaseExpires, dateCreated, 0 AS fresh
+    FROM {worker}.worker_activetask FORCE INDEX (leaseExpires)
+    WHERE leaseExpires >= :after_expires AND (leaseExpires > :after_expires OR id > :after_id) AND {due}
+    ORDER BY leaseExpires, id LIMIT :limit
+) a {queues} ORDER BY a.leaseExpires, a.id;
+
+-- name: dispatch_named
+-- In: ids, limit, now. Those of them that are in either phase.
+SELECT {dispatched} FROM (
+    SELECT id, priority, taskClass, leaseExpires, dateCreated, ({ready}) AS fresh
+    FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) AND (({ready}) OR ({due})) LIMIT :limit
+) a {queues} ORDER BY a.id;

@@ -182,15 +182,15 @@ def test_settings_of_another_store_beside_the_default_one_say_how_it_was_chosen(
 
 def test_a_store_of_a_later_version_is_refused_as_such() -> None:
     assert problems(STORE="streams", RECORD="mysql") == (
-        "QUEUE_RUNTIME_STORE is streams, and this version has sqlite, mysql and redis only"
+        "QUEUE_RUNTIME_STORE is streams, and this version has sqlite, mysql, redis and remote only"
     )
     assert "QUEUE_RUNTIME_SQLITE_PATH is a setting for" in problems(STORE="streams", SQLITE_PATH="x")
-    assert "(a later version; this one has sqlite, mysql and redis only)" in problems(RECORD="mysql")
+    assert "(a later version; this one has sqlite, mysql, redis and remote only)" in problems(RECORD="mysql")
 
 
 def test_an_unknown_store_is_never_replaced_by_the_default() -> None:
     assert problems(STORE="sqlit", MYSQL_HOST="db") == (
-        "QUEUE_RUNTIME_STORE must be one of sqlite, mysql, redis: did you mean sqlite? (it is 'sqlit')"
+        "QUEUE_RUNTIME_STORE must be one of sqlite, mysql, redis, remote: did you mean sqlite? (it is 'sqlit')"
     )
     assert "QUEUE_RUNTIME_SQLITE_FOO is not a setting" in problems(SQLITE_FOO="1")
     assert "did you mean QUEUE_RUNTIME_MYSQL_HOST?" in problems(STORE="mysql", MYSQL_HOSTS="1")

@@ -151,8 +151,6 @@ def test_a_bad_value_is_reported_under_the_name_it_was_given_by() -> None:
     "name",
     [
         "GORGE_WORKER_TASK_QUEUE_URL",
-        "GORGE_WORKER_CONDUIT_URL",
-        "GORGE_CONDUIT_UPSTREAM_URL",
         "GORGE_CONFIG_FILE",
     ],
 )

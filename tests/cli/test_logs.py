@@ -53,6 +53,28 @@ def test_no_form_of_the_log_shows_a_secret() -> None:
         assert "****" in text
 
 
+def test_level_and_secrets_change_while_everything_runs_for_loggers_that_are_in_use_too() -> None:
+    program = (
+        PROGRAM.format(form="json")
+        + """
+bound = log.bind(who="bound")
+bound.debug("too early")
+logs.adjust("debug", ["another"])
+for one in (log, bound, structlog.get_logger()):
+    one.debug("shown", secrets="s3cret another")
+logging.getLogger("some.library").info("shown too")
+logs.adjust("error", [])
+bound.warning("too late")
+logging.getLogger("some.library").warning("too late")
+bound.error("last", secrets="s3cret another")
+"""
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    events = [json.loads(line) for line in ended.stderr.splitlines()[3:]]
+    assert [line["event"] for line in events] == ["shown", "shown", "shown", "shown too", "last"]
+    assert {line["secrets"] for line in events if "secrets" in line} == {"**** ****"}
+
+
 def test_a_log_that_cannot_be_written_costs_lines_and_nothing_else() -> None:
     program = PROGRAM.format(form="console") + "\nprint('still here')\n"
     with open("/dev/full", "w") as full:  # noqa: PTH123  a device

@@ -31,7 +31,7 @@ def settings_of(store: str, servers: Servers, folder: Path) -> dict[str, str]:
             return {"STORE": store, "REDIS_URL": servers.redis.socket_url}
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[one for one in STORES if one != "remote"])  # see tests/faults/test_remote_worker.py
 def chosen(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> dict[str, str]:
     """The settings of each store in turn."""
     return settings_of(str(request.param), servers, tmp_path)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from queue_runtime.store import Store, StoreOptions
-from tests.backends import STORES, Opened, Place, Plant
+from tests.backends import STORES, WITHOUT_REDIS, Opened, Place, Plant
 from tests.clock import Clock
 
 
@@ -13,12 +13,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "options(**settings): StoreOptions that the store of this test is opened with")
 
 
-@pytest.fixture(params=STORES)
+KINDS = [*STORES, *(pytest.param(kind, marks=pytest.mark.long) for kind in WITHOUT_REDIS)]
+
+
+@pytest.fixture(params=KINDS)
 async def opened(request: pytest.FixtureRequest, place: Place, clock: Clock) -> AsyncIterator[Opened]:
     """One kind of store, empty, on this test's clock."""
     mark = request.node.get_closest_marker("options")
     options = StoreOptions(now=clock, **(mark.kwargs if mark else {}))
-    async with STORES[request.param](place, options) as opened:
+    async with (STORES | WITHOUT_REDIS)[request.param](place, options) as opened:
         yield opened
 
 

@@ -18,6 +18,7 @@ class FakeRun:
         self.deadline = float("inf")
         self.stopped = False
         self.renewals: list[int] = []
+        self.worked_us: int | None = None
 
     async def renew(self, seconds: int) -> bool:
         self.renewals.append(seconds)

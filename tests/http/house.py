@@ -11,11 +11,14 @@ from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from queue_runtime.api.app import create_app
+from queue_runtime.api.auth import Guard
 from queue_runtime.config import Config, load_config
+from queue_runtime.current import Current
 from queue_runtime.doorbell import Doorbell
 from queue_runtime.intake import Intake
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.metrics import Metrics
+from queue_runtime.reload import Reloaded
 from queue_runtime.server import Kind, Server
 from queue_runtime.settler import Settler
 from queue_runtime.stats import WorkerStats
@@ -65,7 +68,11 @@ class House:
     def __init__(self, store: Store, config: Config, worker: FakeWorker | None) -> None:
         self.store = store
         self.config = config
+        self.current = Current(config)
+        self.guard = Guard(config.token)
         self.worker = worker
+        self.reloaded = Reloaded()
+        """what a reload answers here"""
         self.lifecycle = Lifecycle()
         self.doorbell = Doorbell()
         self.intake = Intake(store)
@@ -77,11 +84,16 @@ class House:
             settler=self.settler,
             doorbell=self.doorbell,
             lifecycle=self.lifecycle,
-            config=config,
+            current=self.current,
+            guard=self.guard,
+            reload=self._reload,
             worker=worker,
             metrics=self.metrics,
         )
         self.client = httpx2.AsyncClient(transport=httpx2.ASGITransport(self.app), base_url="http://test")
+
+    async def _reload(self) -> Reloaded:
+        return self.reloaded
 
     async def post(self, path: str, body: object = None, **more: Any) -> Answer:
         """POST a JSON body to a queue route; a path with a leading slash is taken as it is."""

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from queue_runtime import engine as engine_module
 from queue_runtime import server as server_module
+from queue_runtime import uvicorn_engine
 from queue_runtime.api import request as request_module
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.listen import ListenError
@@ -42,6 +44,24 @@ async def test_more_requests_than_a_library_allows_by_default(running: Running) 
     async with connect(running) as client:
         for _ in range(1100):
             assert (await client.ask(get("/healthz"))).status == 200
+
+
+async def test_an_idle_connection_ends_after_the_keep_alive_time_and_a_busy_one_does_not(
+    house: House, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (engine_module, uvicorn_engine):
+        monkeypatch.setattr(module, "KEEP_ALIVE_SECONDS", 0.5)
+    now = asyncio.get_running_loop().time
+    async with serve(house, kind) as running, connect(running) as idle, connect(running) as busy:
+        began = now()
+        assert (await idle.ask(STATS)).status == 200
+        while now() - began < 1.2:
+            assert (await busy.ask(STATS)).status == 200
+            await asyncio.sleep(0.05)
+        assert await idle.ended() == b""
+        assert (await busy.ask(STATS)).status == 200
+        assert await busy.ended() == b""
+        assert 1.6 < now() - began < 8
 
 
 async def test_pipelined_requests_are_answered_in_order(running: Running) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from queue_runtime.task import ArchivedTask, Lease, Settled, Settlement, Task
+from queue_runtime.task import ArchivedTask, Lease, Settled, Settlement, SweepReport, Task
 
 
 class Names:
@@ -87,6 +87,8 @@ class Names:
                 return replace(value, id=self._here.get(value.id, -value.id), data_id=self._data_of(value))
             case Settled():
                 return replace(value, archived=self.reply(value.archived))
+            case SweepReport():  # what a dispatch is told again is no state of the queue
+                return replace(value, redelivered=0)
             case _:
                 return value
 

@@ -14,7 +14,15 @@ from tests.property.callers import Callers
 from tests.property.running import play_many
 from tests.scratch import IN_MEMORY
 
-HISTORIES = {"reference": 300, "sqlite": 300, "mysql": 50, "redis": 150}
+HISTORIES = {
+    "reference": 300,
+    "sqlite": 300,
+    "mysql": 50,
+    "redis": 150,
+    "remote": 20,
+    "streams-sqlite": 20,
+    "streams-mysql": 20,
+}
 """The slower the store, the fewer."""
 
 STEPS = st.lists(st.binary(min_size=8, max_size=8), min_size=16, max_size=40)

@@ -22,8 +22,8 @@ from tests.property.running import play_many
 from tests.reference_store import ReferenceStore
 from tests.scratch import IN_MEMORY
 
-IN_CI = {"sqlite": 2000, "mysql": 100, "redis": 500}
-IN_ALL = {"sqlite": 20_000, "mysql": 2000, "redis": 5000}
+IN_CI = {"sqlite": 2000, "mysql": 100, "redis": 500, "remote": 20, "streams-sqlite": 20, "streams-mysql": 20}
+IN_ALL = {"sqlite": 20_000, "mysql": 2000, "redis": 5000, "remote": 500, "streams-sqlite": 500, "streams-mysql": 500}
 """How many histories each store plays: the slower, the fewer."""
 
 REAL = [name for name in STORES if name != "reference"]

@@ -13,7 +13,7 @@ import pymysql
 from pymysql.constants import ER
 
 from tests.phorge_bin import BinWorker
-from tests.phorge_php import Child, Php, PhpTask, Taskmaster, YieldTask
+from tests.phorge_php import Child, PermanentFailure, Php, PhpTask, Taskmaster, YieldTask
 from tests.phorge_tables import PhorgeTables
 
 AUDIT = """
@@ -47,7 +47,8 @@ class Crowd:
         """held by whoever must not meet another: a lock on a row, and a statement that changes all rows"""
         self.errors: list[BaseException] = []
         self.made: list[int] = []
-        self.revived: Counter[int] = Counter()
+        self.revived: list[int] = []
+        """ids, once for each time that they were brought back; lists, because adding to them is safe in threads"""
         self.done_by_php: list[int] = []
         self.counts: Counter[str] = Counter()
         self.statuses: Counter[int] = Counter()
@@ -111,8 +112,10 @@ class Crowd:
             time.sleep(chance.choice((0, 0, 0.01, 0.1, 1)))
             if task.failure_count == 0 and task.task_class == "FlakyWorker":
                 raise RuntimeError("the first run always fails")
-            if chance.random() < 0.05:
+            if (luck := chance.random()) < 0.05:
                 raise YieldTask(5)
+            if luck > 0.98:
+                raise PermanentFailure
             return [("SleepWorker", '{"seconds": 0.01}')] if task.task_class == "FollowWorker" else []
 
         with Taskmaster(self._phorge) as php:
@@ -132,13 +135,14 @@ class Crowd:
                 task_id = self._any(chance)
                 match chance.choice(("cancel", "free", "priority", "retry", "retry")):
                     case "cancel":
-                        self.counts["cancelled"] += php.cancel(task_id)
+                        self.counts["cancelled"] += self._through_deadlocks(lambda one=task_id: php.cancel(one))  # type: ignore[misc]
                     case "free":
                         self.counts["freed"] += php.free(task_id)
                     case "priority":
                         self.counts["moved"] += php.set_priority(task_id, chance.choice((1, 2500)))
                     case "retry":
-                        self.revived[task_id] += php.retry(task_id, repeat=True)
+                        if self._through_deadlocks(lambda one=task_id: php.retry(one, repeat=True)):  # type: ignore[misc]
+                            self.revived.append(task_id)
 
     def http_operator(self, place: int) -> None:
         """The same over HTTP."""
@@ -154,8 +158,8 @@ class Crowd:
                     case "priority":
                         self._post(client, "priority", {"taskIDs": ids, "priority": chance.choice((1, 2500))})
                     case "retry":
-                        for row in self._post(client, "retry", {"taskIDs": ids, "repeat": True}):
-                            self.revived[row["id"]] += 1
+                        rows = self._post(client, "retry", {"taskIDs": ids, "repeat": True})
+                        self.revived += [row["id"] for row in rows]
 
     def expire_everything(self, seconds: float) -> None:
         """`phd start`, every few seconds until the very end."""

@@ -64,6 +64,13 @@ async def drain(store: RedisStore) -> list[int]:
     return ran
 
 
+async def until_empty(store: RedisStore, seconds: float = 30.0) -> None:
+    """Wait until no task is active."""
+    async with asyncio.timeout(seconds):
+        while (await store.stats()).active:  # noqa: ASYNC110  what another process does rings no event here
+            await asyncio.sleep(0.01)
+
+
 async def assert_whole(store: RedisStore) -> None:
     """Every task stands in the indexes it must stand in, and nowhere else."""
     report = await check(store)

@@ -10,6 +10,7 @@ from queue_runtime.task import Complete, Lease, NewTask, Settlement, Task, Verdi
 from stores.mysql import MysqlStore, open_store
 from tests.phorge_php import Php, Taskmaster
 from tests.phorge_tables import PhorgeTables
+from tests.proxy import Fault, Proxy
 from tests.stores.phorge_state import TRANSACTIONS_EVERY, eventually, open_transactions
 
 OWNER = "qr:0badcafe:1:1@test"
@@ -165,3 +166,35 @@ async def test_rounds_in_any_order_beside_native_consumers_meet_no_deadlock(
     done = await asyncio.gather(*(ours(number) for number in range(4)), *(asyncio.to_thread(native) for _ in range(2)))
     ((archived,),) = phorge.execute("SELECT COUNT(*) FROM worker_archivetask")
     assert sum(done) == archived >= 40
+
+
+@pytest.mark.parametrize("classes", [None, frozenset({"Class3"}), frozenset({"Rare"})], ids=["all", "one", "rare"])
+async def test_a_lease_locks_about_as_many_rows_as_it_takes(
+    phorge: PhorgeTables, classes: frozenset[str] | None
+) -> None:
+    """R059. Looked at in mid-lease, with the COMMIT held back, while seven others lease beside it."""
+    phorge.execute(
+        "INSERT INTO worker_taskdata (id, data) SELECT seq, '[]' FROM seq_1_to_10000;"
+        " INSERT INTO worker_activetask (id, taskClass, failureCount, dataID, priority, dateCreated, dateModified)"
+        " SELECT seq, IF(seq % 1000 = 7, 'Rare', CONCAT('Class', seq % 7)), 0, seq, 2000 + seq % 5, 1, 1"
+        " FROM seq_1_to_10000"
+    )
+    async with Proxy(phorge.server.socket) as proxy, open_store(phorge.settings(socket=proxy.socket)) as held:
+        limit = 5 if classes == frozenset({"Rare"}) else 40
+        await held.lease("qr:warm", 1, 60, classes=classes)
+        before = proxy.trips
+        await held.lease("qr:warm", 1, 60, classes=classes)
+        proxy.break_at({proxy.trips - before: Fault.HOLD})
+        call = asyncio.ensure_future(held.lease("qr:held", limit, 60, classes=classes))
+        await eventually(lambda: proxy.fired, "the COMMIT is on its way")
+        async with asyncio.timeout(AT_ONCE), open_store(phorge.settings()) as store:
+            beside = await asyncio.gather(*(store.lease(f"qr:{number}", 1, 60, classes=classes) for number in range(7)))
+        await asyncio.sleep(TRANSACTIONS_EVERY)
+        ((locked,),) = phorge.execute("SELECT MAX(trx_rows_locked) FROM information_schema.INNODB_TRX")
+        proxy.deliver()
+        tasks = await call
+    assert len(tasks) == limit
+    assert locked <= 3 * limit + 5, "index entry and row of each, and little more"
+    taken = [row.id for answer in (tasks, *beside) for row in answer]
+    assert len(set(taken)) == len(taken)
+    assert sum(map(len, beside)) == (3 if classes == frozenset({"Rare"}) else 7)

@@ -11,9 +11,12 @@ import pytest
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import NewTask
+from stores import mysql_pool
 from stores.mysql import MysqlStore, open_store
 from stores.mysql_driver import Connection
+from stores.mysql_settings import MysqlSettings
 from tests.phorge_tables import DDL, PhorgeTables, connect
+from tests.proxy import Proxy, Way
 from tests.servers import MariaDb
 from tests.stores.mysql_load import Load
 from tests.stores.phorge_state import check_whole, connections, eventually, succeeds
@@ -125,7 +128,7 @@ async def test_a_store_opens_before_its_server_and_its_database_are_there() -> N
     with ExitStack() as stack:
         server = MariaDb()
         stack.callback(server.close)
-        async with open_store(PhorgeTables.settings(_not_there(server)), StoreOptions()) as store:
+        async with open_store(MysqlSettings(socket=server.socket), StoreOptions()) as store:
             assert "cannot connect" in await refused(store)
             await asyncio.to_thread(server.start)
             reason = await refused(store)
@@ -149,12 +152,6 @@ async def test_a_store_opens_before_its_server_and_its_database_are_there() -> N
                     await store.ping()
                 cursor.execute("RENAME TABLE away TO worker_archivetask")
             assert await store.cancel([task.id]) != [None]
-
-
-def _not_there(server: MariaDb) -> PhorgeTables:
-    tables = object.__new__(PhorgeTables)
-    tables.server, tables.namespace = server, "phabricator"
-    return tables
 
 
 async def test_a_wrong_password_says_so_and_is_tried_again(phorge: PhorgeTables) -> None:
@@ -237,3 +234,57 @@ async def test_two_hundred_callers_share_five_connections(phorge: PhorgeTables) 
         assert 1 < most <= 5
     await eventually(lambda: connections(phorge, "queue") == 0, "a closed store leaves no connection")
     phorge.execute("DROP USER queue@localhost")
+
+
+async def test_large_payloads_come_over_a_slow_line_in_bounded_batches(phorge: PhorgeTables) -> None:
+    """R027. About 10 MiB a second; a lease of 64 tasks of 1 MiB takes what fits into one reply, and no half batch."""
+    async with open_store(phorge.settings(), StoreOptions()) as store:
+        for _ in range(4):
+            await store.enqueue([NewTask(task_class="A", data="x" * 2**20) for _ in range(4)])
+    async with Proxy(phorge.server.socket) as proxy:
+        proxy.delay = 0.006  # for each 64 KiB
+        async with open_store(phorge.settings(socket=proxy.socket), StoreOptions()) as store:
+            first = await store.lease("qr:1", 64, 60)
+            second = await store.lease("qr:2", 64, 60)
+    assert [len(first), len(second)] == [8, 8]
+    assert {len(row.data or "") for row in (*first, *second)} == {2**20}
+    held = phorge.execute("SELECT leaseOwner, COUNT(*) FROM worker_activetask GROUP BY leaseOwner ORDER BY 1")
+    assert held == [("qr:1", 8), ("qr:2", 8)]
+
+
+@pytest.mark.parametrize("way", Way)
+async def test_a_line_that_is_deaf_in_one_direction_is_found_out_and_replaced(
+    phorge: PhorgeTables, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    """R029, over TCP: nothing is closed, and everything that goes one way is swallowed."""
+    assert Connection.run.__kwdefaults__ is not None
+    monkeypatch.setitem(Connection.run.__kwdefaults__, "seconds", 0.3)
+    async with Proxy((phorge.server.host, phorge.server.port)) as proxy:
+        settings = phorge.settings(socket=None, host=proxy.host, port=proxy.port, connect_seconds=0.3)
+        async with open_store(settings, StoreOptions()) as store:
+            (task,) = await store.enqueue([NewTask(task_class="A")])
+            proxy.deaf = {way}
+            with pytest.raises(StoreUnavailable):
+                await store.cancel([task.id])
+            proxy.deaf = set()
+            await succeeds(lambda: store.cancel([task.id]), RECOVERY)
+            assert phorge.execute("SELECT COUNT(*) FROM worker_archivetask") == [(1,)]
+            check_whole(phorge)
+
+
+async def test_a_call_waits_for_room_within_a_bound(phorge: PhorgeTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R045. All connections are stuck: the next caller is told so, and the stuck ones end well."""
+    monkeypatch.setattr(mysql_pool, "ROOM_SECONDS", 0.2)
+    async with (
+        Proxy(phorge.server.socket) as proxy,
+        open_store(phorge.settings(socket=proxy.socket, connections=2), StoreOptions()) as store,
+    ):
+        await store.ping()
+        proxy.stall()
+        stuck = [asyncio.ensure_future(store.enqueue([NewTask(task_class="A")])) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(StoreUnavailable, match="all 2 connections were busy"):
+            await store.lease("qr:1", 1, 60)
+        proxy.flow()
+        assert len(await asyncio.gather(*stuck)) == 2
+        assert len(await store.lease("qr:1", 5, 60)) == 2

@@ -13,6 +13,7 @@ from queue_runtime.errors import InvalidRequest, StoreFull, StoreUnavailable, St
 from queue_runtime.task import Complete, NewTask, Retry
 from stores import redis_calls
 from stores.redis import RedisStore, open_store
+from stores.redis_doctor import examine
 from tests.servers import RedisServer
 from tests.stores.redis_house import add, assert_whole, client_of, drain, emptied, settle, soon, worker
 from tests.stores.relay import relay_to
@@ -71,11 +72,11 @@ async def test_a_replica_is_an_outage_until_it_is_a_master_again(
 
 async def test_a_node_of_a_cluster_says_where_the_queue_is() -> None:
     """MOVED: all keys of a queue are in one slot, so there is one other server to ask."""
-    with RedisServer("--cluster-enabled", "yes") as one, RedisServer("--cluster-enabled", "yes") as other:
+    with cluster_node() as one, cluster_node() as other:
         slot = int(ask(one, "CLUSTER", "KEYSLOT", "{queue-runtime}:"))
-        ask(one, "CLUSTER", "ADDSLOTSRANGE", 0, slot - 1, slot + 1, 16383)
+        ask(one, "CLUSTER", "ADDSLOTS", *[other for other in range(16384) if other != slot])
         ask(other, "CLUSTER", "ADDSLOTS", slot)
-        ask(one, "CLUSTER", "MEET", other.host, other.port)
+        ask(one, "CLUSTER", "MEET", other.host, other.port, other.arguments[-1])
         for server in (one, other):
             await soon(lambda server=server: "cluster_state:ok" in ask(server, "CLUSTER", "INFO"))
         async with open_store(one.url) as store:
@@ -84,6 +85,11 @@ async def test_a_node_of_a_cluster_says_where_the_queue_is() -> None:
             assert await store.changed(1.0) is True
             await assert_whole(store)
         assert int(ask(one, "DBSIZE")) == 0
+
+
+def cluster_node() -> RedisServer:
+    """A node, not started. The port for its neighbours would by default be one that the kernel gives to clients."""
+    return RedisServer("--cluster-enabled", "yes", "--cluster-port", str(RedisServer().port))
 
 
 def ask(server: RedisServer, *words: object) -> str:
@@ -138,7 +144,7 @@ async def test_a_full_server_refuses_new_tasks_and_lets_work_end() -> None:
             with pytest.raises(StoreFull):
                 await settle(store, held[:1], Complete(followups=[NewTask(task_class="Child")]))
             assert [one.verdict for one in await settle(store, held[:9])] == ["settled"] * 9
-            assert [one.verdict for one in await settle(store, held[9:], Retry(wait=0))] == ["settled"]
+            assert [one.verdict for one in await settle(store, held[9:], Retry(wait=600))] == ["settled"]
             assert await drain(store) == ids[10:]
             await store.changed(0.01)
             await assert_whole(store)
@@ -174,13 +180,6 @@ async def test_a_server_that_cannot_save_says_so_and_is_used_again_when_it_can()
             await assert_whole(store)
 
 
-async def test_too_few_replicas_are_an_outage() -> None:
-    with RedisServer("--min-replicas-to-write", "1") as server:
-        async with open_store(server.url) as store:
-            with pytest.raises(StoreUnavailable, match="too few replicas"):
-                await add(store, 1)
-
-
 # ---- a queue cannot live there
 
 
@@ -199,13 +198,6 @@ async def test_an_evicting_server_is_refused_unless_it_is_allowed(policy: str) -
             assert await drain(store) == [1]
 
 
-async def test_an_old_server_is_refused(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stores.redis_server.OLDEST", (99, 1))
-    async with open_store(redis_server.socket_url) as store:
-        with pytest.raises(StoreUnavailable, match=r"Redis 7\.\S+; 99\.1 or newer is needed"):
-            await store.ping()
-
-
 @pytest.mark.parametrize("password", ["", "wrong-secret"])
 async def test_a_wrong_password_is_an_outage_whose_message_holds_no_password(password: str) -> None:
     """R116"""
@@ -218,23 +210,35 @@ async def test_a_wrong_password_is_an_outage_whose_message_holds_no_password(pas
             assert await add(store, 1) == [1]
 
 
-async def test_a_user_that_may_not_ask_info_can_use_the_queue() -> None:
+def account(server: RedisServer, *rights: str) -> str:
+    """The URL of an account that may use the keys of the queue, and what else is said."""
+    ask(server, "ACL", "SETUSER", "someone", "on", ">p", "~{queue-runtime}:*", "+@all", *rights)
+    return f"redis://someone:p@{server.host}:{server.port}/0"
+
+
+async def test_an_account_that_may_not_ask_info_can_use_the_queue() -> None:
     with RedisServer() as server:
-        ask(
-            server,
-            "ACL",
-            "SETUSER",
-            "someone",
-            "on",
-            ">p",
-            "~{queue-runtime}:*",
-            "&{queue-runtime}:*",
-            "+@all",
-            "-info",
-        )
-        async with open_store(f"redis://someone:p@{server.host}:{server.port}/0") as store:
+        async with open_store(account(server, "allchannels", "-info")) as store:
             await add(store, 1)
             assert len(await drain(store)) == 1
+
+
+async def test_an_account_without_the_channel_finds_work_by_looking() -> None:
+    """New accounts of Redis 7 have no channels unless they are given."""
+    with RedisServer() as server:
+        url = account(server, "resetchannels")
+        async with open_store(url) as store, open_store(url) as producer:
+            while await store.changed(0.1):
+                pass
+            waiting = asyncio.create_task(store.changed(20))
+            await asyncio.sleep(0.05)
+            await add(producer, 1)
+            async with asyncio.timeout(5):
+                assert await waiting is True
+            assert len(await drain(store)) == 1
+            (found,) = [one for one in await examine(store) if one.subject == "channel"]
+    assert found.level == "warning"
+    assert "&{queue-runtime}:*" in found.sentence
 
 
 # ---- nobody is there

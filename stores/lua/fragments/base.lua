@@ -1,7 +1,7 @@
 -- The keys of a queue, its time, and calls with more values than fit on Lua's stack.
 --
 -- Every key begins with KEYS[1], which holds the hash tag: one queue is one slot. Ids are texts of ten digits.
---   body     id -> what never changes: when and how it was enqueued, its lane, its payload (rows.lua has the layout)
+--   body     id -> what never changes: when and how it was enqueued, its lane, its payload (layout.lua)
 --   data     id -> a payload too long for the body
 --   hold     id -> ten digits of expiry (or ten dashes) and the owner; none: never leased, or given back untouched
 --   state    id -> counts, times, priority and spent receipts, once one of them is no longer as enqueued
@@ -10,6 +10,11 @@
 --   places   names of the sorted sets that an active task may stand in (see place_of)
 --   odd      active tasks that nobody may lease: parked, or an owner without an expiry
 --   failing  active tasks that have failed
+--   history:<id>  its error history                pauses   stop signs that every lease obeys
+--   last_id  the last id handed out                keys     idempotency key -> id of its first task
+--   events   event id -> what it was answered      event_times  event ids by time
+--   caller:<process>  the last answer of each of its enqueueing slots (enqueue.lua)
+--   version, quiet    see bell.lua
 local P = KEYS[1]
 local BODY, DATA, HOLD, STATE, ENDED = P .. 'body', P .. 'data', P .. 'hold', P .. 'state', P .. 'ended'
 local ACTIVE, ARCHIVE, OVER = P .. 'active', P .. 'archive', P .. 'over'

@@ -1,0 +1,73 @@
+"""What each store promises: figures, and ratios to others in the same run."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from benchmarks.peers import BESIDE
+
+REDIS_PEERS = ("saq", "huey", "arq")
+
+GO_WORKER = 1200 / 5200
+"""The tuned Go worker's rate over pgqueuer's, measured on one machine: its figure elsewhere is scaled by pgqueuer."""
+
+
+class Aim(Struct, frozen=True):
+    """A promise: a figure, or a ratio to others, that must be at least or at most `bound`.
+
+    `over` names contenders whose best figure divides ours: the highest where ours must be high, else the lowest.
+    """
+
+    sentence: str
+    work: str
+    variant: str
+    value: str
+    bound: float
+    at_least: bool = False
+    over: tuple[str, ...] = ()
+
+
+COMMON = (
+    Aim("delayed, earliest, ms after its second", "delay", "", "min_ms", 0, True),
+    Aim("delayed, p99, ms after its second", "delay", "", "p99_ms", 50),
+    Aim("kill -9: all tasks run again, s", "crash", "", "last_s", 35),
+)
+
+SQLITE = (
+    Aim("drain, 100 slots, over the fastest of saq, huey, arq", "drain", "100", "rate", 5.0, True, REDIS_PEERS),
+    Aim("drain, 10 slots, over the fastest of saq, huey, arq", "drain", "10", "rate", 2.5, True, REDIS_PEERS),
+    Aim("drain, 100 slots, over pgqueuer", "drain", "100", "rate", 1.0, True, ("pgqueuer",)),
+    Aim("CPU µs a no-op task, 100 slots", "drain", "100", "cpu_us", 80),
+    Aim("pick-up through the API, p50 ms", "pickup", "", "p50_ms", 5),
+    Aim("pick-up through the API, p99 ms", "pickup", "", "p99_ms", 25),
+    Aim("first 2,000 tasks, large backlog over small", "backlog", "", "ratio", 1.2),
+    Aim("idle CPU %", "idle", "", "cpu_percent", 1),
+    Aim("idle RSS MiB", "idle", "", "rss_mib", 90),
+    Aim("HTTP enqueue over a constant answer, hypercorn", "http", "hypercorn", "rate", 0.7, True, ("constant",)),
+)
+
+MYSQL = (
+    Aim("drain, 100 slots, over row by row, 1 connection", "drain", "100", "rate", 8.0, True,
+        ("row by row, 1 connection",)),
+    Aim("drain, 100 slots, over row by row, 10 connections", "drain", "100", "rate", 8.0, True,
+        ("row by row, 10 connections",)),
+    Aim("drain, 100 slots, over pgqueuer", "drain", "100", "rate", 1.0, True, ("pgqueuer",)),
+    Aim("drain, 100 slots, over 4 times the tuned Go worker (scaled by pgqueuer)", "drain", "100", "rate",
+        4 * GO_WORKER, True, ("pgqueuer",)),
+    Aim("CPU µs a no-op task, 100 slots", "drain", "100", "cpu_us", 120),
+    Aim("pick-up of PHP's own insert, p50 ms", "pickup", "from PHP", "p50_ms", 30),
+    Aim("pick-up through the API, p50 ms", "pickup", "", "p50_ms", 5),
+    Aim("first 2,000 tasks, large backlog over small", "backlog", "", "ratio", 1.3),
+    Aim("several processes over one", "processes", "", "rate", 1.0, True, ("one process",)),
+)  # fmt: skip  # a promise reads better in few lines
+
+REDIS = (
+    Aim("drain, 100 slots, over the fastest Python peer", "drain", "100", "rate", 5.0, True, BESIDE["redis"]),
+    Aim("CPU µs a no-op task, 100 slots", "drain", "100", "cpu_us", 70),
+    Aim("bulk enqueue over the best bulk peer", "enqueue", "bulk", "rate", 2.0, True, BESIDE["redis"]),
+    Aim("pick-up across processes, p50, over saq's and taskiq-stream's", "pickup", "from another process", "p50_ms",
+        1.0, False, ("saq", "taskiq-stream")),
+    Aim("first 2,000 tasks, large backlog over small", "backlog", "", "ratio", 1.2),
+)  # fmt: skip
+
+AIMS: Mapping[str, tuple[Aim, ...]] = {"sqlite": SQLITE + COMMON, "mysql": MYSQL + COMMON, "redis": REDIS + COMMON}

@@ -1,0 +1,84 @@
+"""Drains the tables one row at a time, with the store's own statements: `python -m benchmarks.row_by_row CONNECTIONS`.
+
+What the store's batches are compared with. Each connection leases one row and archives one row, each in a transaction
+of its own with as few trips as the store needs, until nothing is left. Counts as a handler does.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.payload import Payload
+from benchmarks.tally import FOLDER_VARIABLE, Tally
+from queue_runtime.compose import options_of
+from queue_runtime.config import Config, load_config
+from queue_runtime.task import Result
+from stores import mysql_driver, mysql_server
+from stores.ledger import ended_task
+from stores.mysql_driver import Connection, Row
+from stores.mysql_ledger import archived_literal
+from stores.mysql_rows import ACTIVE_WIDTH, ID, active_task, phids
+from stores.mysql_settings import MysqlSettings
+from stores.mysql_text import Sql, Value
+
+LEASE_SECONDS = 20
+_NOW, _DATA = ACTIVE_WIDTH, ACTIVE_WIDTH + 1
+
+
+class RowByRow:
+    """One connection's loop."""
+
+    def __init__(self, connection: Connection, config: Config, settings: MysqlSettings) -> None:
+        self._connection = connection
+        self._options = options_of(config)
+        self._statements = mysql_server.statements(settings, self._options, companion=True, skips_locked=True)
+        self._now = Sql("UNIX_TIMESTAMP()")
+
+    async def run(self, tally: Tally, name: str) -> None:
+        """Until a lease finds nothing."""
+        while (row := await self._lease(f"qr:{name}")) is not None:
+            msgspec.json.decode(row[_DATA], type=Payload)
+            tally.hit()
+            await self._archive(row[ID])
+
+    async def _lease(self, owner: str) -> Row | None:
+        take_ready = self._fill("take_ready", limit=1, without=(0,), now=self._now)
+        rows = (await self._connection.run(f"BEGIN;{take_ready}"))[1].rows
+        if not rows:
+            await self._connection.run("ROLLBACK")
+            return None
+        take = self._fill("take", owner=owner, expires=int(rows[0][_NOW]) + LEASE_SECONDS, ids=[rows[0][ID]])
+        await self._connection.run(f"{take};COMMIT")
+        return rows[0]
+
+    async def _archive(self, task_id: int) -> None:
+        lock = self._fill("lock_rows", ids=[task_id], now=self._now)
+        (row,) = (await self._connection.run(f"BEGIN;{lock}"))[1].rows
+        ended = ended_task(active_task(row, self._options.routes), Result.SUCCESS, 1, int(row[_NOW]))
+        insert = self._fill("insert_archived", rows=Sql(archived_literal(ended, phids(row))))
+        delete = self._fill("delete_active", ids=[task_id], count=1)
+        await self._connection.run(f"{insert};{delete};COMMIT")
+
+    def _fill(self, statement: str, **values: Value) -> str:
+        return self._statements[statement].fill(values)
+
+
+async def main(connections: int) -> None:
+    """All connections side by side."""
+    config = load_config(os.environ)
+    settings = MysqlSettings(
+        socket=str(config.mysql_socket), user=config.mysql_user, namespace=config.namespace, driver=config.mysql_driver
+    )
+    tally = Tally(Path(os.environ[FOLDER_VARIABLE]))
+    async with asyncio.TaskGroup() as group:
+        for number in range(connections):
+            connection = await mysql_driver.connect(settings)
+            await connection.run(mysql_server.SESSION)
+            group.create_task(RowByRow(connection, config, settings).run(tally, str(number)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))

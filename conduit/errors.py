@@ -1,0 +1,37 @@
+"""How a call of Conduit can go wrong, named for what the caller may conclude about the work behind it."""
+
+
+class ConduitError(Exception):
+    """The root. Its text is fit for a log and for the error history of a task: no secret, bounded."""
+
+
+class NotReached(ConduitError):
+    """Nobody took the call, or it was turned away unread: nothing ran. It may work later by itself."""
+
+
+class Misconfigured(ConduitError):
+    """The call was refused for a reason that only an administrator can remove: nothing ran.
+
+    `fix` says what to do about it.
+    """
+
+    def __init__(self, reason: str, fix: str) -> None:
+        super().__init__(f"{reason}: {fix}")
+        self.reason = reason
+        self.fix = fix
+
+
+class OutcomeUnknown(ConduitError):
+    """The answer was lost: the method may have run, may not have, or may be running now."""
+
+
+class CallFailed(ConduitError):
+    """The call was answered, and not with a result. `code` is Conduit's own, where it gave one."""
+
+    def __init__(self, reason: str, code: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class UnknownParameters(CallFailed):
+    """The method is there and knows other parameters, so it is of another version: nothing ran."""

@@ -1,0 +1,268 @@
+"""Passes Conduit calls on to Phorge: `/api/{method}`, request and reply streamed through untouched.
+
+What the gateway itself refuses is told in Conduit's own words.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import anyio
+import httpx2
+import structlog
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from conduit.buckets import Buckets
+from conduit.client import CONNECT_SECONDS, open_transport
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_OURS = frozenset({b"host", b"x-forwarded-for", b"x-forwarded-proto", b"x-conduit-gateway"})
+"""Headers that the gateway writes itself, whatever came in."""
+
+UNBOUNDED = frozenset({"worker.execute"})
+"""Methods that run a task: cutting one off would say nothing of the work, which goes on."""
+
+OTHERS = frozenset({"queue", "worker"})
+"""Prefixes of faces of ours; no method of Conduit is called so."""
+
+Headers = list[tuple[bytes, bytes]]
+Observe = Callable[[Scope, int | None, float], None]
+"""Told of each call: its scope, the status it got (None: the caller hung up before) and the seconds it took."""
+
+
+class _TooLarge(Exception):
+    """The body of the request has more bytes than may pass."""
+
+
+class _Gone(Exception):
+    """The caller hung up before its request was complete."""
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of a request, as it arrives."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._complete = anyio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise _Gone
+            chunk: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            size += len(chunk)
+            if size > self._limit:
+                raise _TooLarge
+            if chunk:
+                yield chunk
+        self._complete.set()
+
+    async def end_with_caller(self, scope: anyio.CancelScope) -> None:
+        """Cancel the scope when the caller hangs up after its request."""
+        await self._complete.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        scope.cancel()
+
+
+class _Reply:
+    """What the caller is told."""
+
+    def __init__(self, scope: Scope, send: Send, *, closing: bool) -> None:
+        self._send = send
+        self._closing = closing and scope["http_version"].startswith("1")
+        self._headless = scope["method"] == "HEAD"
+        self.status: int | None = None
+        """None until it has begun"""
+
+    async def begin(self, status: int, headers: Headers) -> None:
+        self.status = status
+        if self._closing:
+            headers = [*headers, (b"connection", b"close")]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def add(self, chunk: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def end(self, chunk: bytes = b"") -> None:
+        await self._send({"type": "http.response.body", "body": b"" if self._headless else chunk})
+
+    async def refuse(self, status: int, code: str, info: str) -> None:
+        """Say no in Conduit's own words."""
+        await self._tell(status, {"result": None, "error_code": code, "error_info": info})
+
+    async def too_large(self, limit: int) -> None:
+        """Say it in the platform's words, which is what callers know for this."""
+        message = f"the request body must have at most {limit} bytes"
+        await self._tell(413, {"error": {"code": "ERR_TOO_LARGE", "message": message}})
+
+    async def _tell(self, status: int, body: object) -> None:
+        text = json.dumps(body).encode()
+        await self.begin(status, [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(text))])
+        await self.end(text)
+
+
+class Gateway:
+    """An ASGI app in front of another one: it takes `/api/{method}`, and leaves everything else to that.
+
+    `allows` says whether a request carries the service token, `stopping` whether the process is on its way out.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        url: str,
+        allows: Callable[[Scope], bool],
+        observe: Observe,
+        stopping: Callable[[], bool],
+        *,
+        host: str = "",
+        tls_ca: Path | None = None,
+        seconds: float = 30.0,
+        max_body: int = 10 * 2**20,
+        rate: float = 0.0,
+        burst: int = 20,
+        exempt: Collection[str] = (),
+    ) -> None:
+        self._app = app
+        self._allows = allows
+        self._observe = observe
+        self._stopping = stopping
+        self._url = httpx2.URL(url)
+        self._base = self._url.path.rstrip("/").encode()
+        self._host = (host or urlsplit(url).netloc).encode("ascii")
+        self._transport = open_transport(url, tls_ca)
+        self._seconds = seconds
+        self._max_body = max_body
+        self._buckets = Buckets(rate, burst) if rate > 0 else None
+        self._exempt = frozenset(exempt)
+        self._log = structlog.get_logger().bind()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = method_of(scope["path"]) if scope["type"] == "http" else None
+        if method is None:
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+        reply = _Reply(scope, send, closing=self._stopping())
+        if refusal := self._refusal(scope, method):
+            await reply.refuse(*refusal)
+        elif _declared_length(scope) > self._max_body:
+            await reply.too_large(self._max_body)
+        else:
+            await self._pass_on(method, scope, _Body(receive, self._max_body), reply)
+        self._observe(scope, reply.status, time.monotonic() - began)
+
+    def _refusal(self, scope: Scope, method: str) -> tuple[int, str, str] | None:
+        """Status, code and text where a call may not pass."""
+        if not self._allows(scope):
+            return 401, "ERR-CONDUIT-AUTH", "the service token is missing or wrong"
+        if not method:
+            return 400, "ERR-CONDUIT-CORE", "no method is named: call /api/{method}"
+        headers = dict(scope["headers"])
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            return 400, "ERR-CONDUIT-CORE", "Content-Length must not come with Transfer-Encoding"
+        if self._buckets is not None and method not in self._exempt and not self._buckets.take(_client(scope)):
+            return 429, "ERR-RATE-LIMIT", "too many calls from this address; try again later"
+        return None
+
+    async def _pass_on(self, method: str, scope: Scope, body: _Body, reply: _Reply) -> None:
+        async with anyio.create_task_group() as group:
+            # a caller that hangs up ends the call to Phorge too
+            group.start_soon(body.end_with_caller, group.cancel_scope)
+            await self._relay(method, scope, body, reply)
+            group.cancel_scope.cancel()
+
+    async def _relay(self, method: str, scope: Scope, body: _Body, reply: _Reply) -> None:
+        unbounded = method in UNBOUNDED or self._seconds <= 0
+        try:
+            async with asyncio.timeout(None if unbounded else self._seconds):
+                answer = await self._transport.handle_async_request(self._request(scope, body))
+                try:
+                    # the server puts its own date
+                    headers = [pair for pair in _end_to_end(answer.headers.raw) if pair[0] != b"date"]
+                    await reply.begin(answer.status_code, headers)
+                    async for chunk in answer.aiter_raw():
+                        await reply.add(chunk)
+                    await reply.end()
+                finally:
+                    await answer.aclose()
+        except _Gone:
+            return
+        except _TooLarge:
+            await reply.too_large(self._max_body)
+        except (httpx2.RequestError, TimeoutError) as error:
+            self._log.warning("a Conduit call was not answered by Phorge", method=method, reason=repr(error))
+            if reply.status is None:
+                await reply.refuse(502, "ERR-CONDUIT-PROXY", "Phorge did not answer this call")
+            # else the reply ends here, unfinished: the server breaks the connection
+
+    def _request(self, scope: Scope, body: _Body) -> httpx2.Request:
+        """The request as Phorge gets it."""
+        given = dict(scope["headers"])
+        headers = [pair for pair in _end_to_end(scope["headers"]) if pair[0] not in _OURS]
+        if b"content-length" not in given:
+            chunked = b"transfer-encoding" in given or not scope["http_version"].startswith("1")
+            headers.append((b"transfer-encoding", b"chunked") if chunked else (b"content-length", b"0"))
+        path: bytes = (scope.get("raw_path") or scope["path"].encode()).partition(b"?")[0]
+        query: bytes = scope["query_string"]
+        return httpx2.Request(
+            scope["method"],
+            self._url.copy_with(raw_path=self._base + path + (b"?" + query if query else b"")),
+            headers=[
+                (b"host", self._host),
+                *headers,
+                (b"x-forwarded-for", _client(scope).encode()),
+                (b"x-forwarded-proto", scope.get("scheme", "http").encode()),
+                (b"x-conduit-gateway", b"go-conduit"),  # what its callers and their logs look for
+            ],
+            stream=body,
+            extensions={"timeout": {"connect": CONNECT_SECONDS, "pool": None, "read": None, "write": None}},
+        )
+
+
+def method_of(path: str) -> str | None:
+    """The method that a path calls; empty for `/api` itself, None where it is no call of Conduit's."""
+    if path in {"/api", "/api/"}:
+        return ""
+    method = path.removeprefix("/api/")
+    # decoded twice: what one more decoding on the way would take for another path is none
+    if method == path or "/" in unquote(method) or unquote(method) in {".", ".."} or method in OTHERS:
+        return None
+    return method
+
+
+def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The headers that are meant for the other end."""
+    found = [(name.lower(), value) for name, value in headers]
+    named = {part.strip().lower() for name, value in found if name == b"connection" for part in value.split(b",")}
+    return [(name, value) for name, value in found if name not in HOP_BY_HOP and name not in named]
+
+
+def _declared_length(scope: Scope) -> int:
+    length: bytes = dict(scope["headers"]).get(b"content-length", b"")
+    return int(length) if length.isdigit() and len(length) < 20 else 0
+
+
+def _client(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else "local"

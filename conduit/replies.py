@@ -1,0 +1,151 @@
+"""Reads the reply to a Conduit call: the result, or the error that says what became of the work.
+
+Conduit answers 200 for its errors too, and web servers, php-fpm and Phorge's own start-up checks answer in HTML. A
+reply counts as an answer only if it is 200, a JSON object and has `error_code` null.
+"""
+
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Raw, Struct
+
+from conduit.errors import CallFailed, ConduitError, Misconfigured, NotReached, OutcomeUnknown, UnknownParameters
+
+EXCERPT = 300
+
+AUTH_CODES = frozenset({"ERR-INVALID-SESSION", "ERR-INVALID-AUTH", "ERR-CONDUIT-AUTH", "ERR-WORKER-AUTH"})
+"""The last one is the code of `worker.execute`, the one before it that of a gateway."""
+
+CUT_OFF = frozenset({502, 504, 524})
+"""Somebody between us and PHP lost it or lost patience. After a 504 the work goes on; after a 502 it may have ended
+in the middle."""
+
+TURNED_AWAY = frozenset({429})
+
+TASK_ITSELF = frozenset({408, 413})
+"""What a web server says of one request that is too large or too slow, while others pass."""
+
+TOKEN_FIX = "give this process and Phorge the same token (QUEUE_RUNTIME_CONDUIT_TOKEN here)"
+HOST_FIX = (
+    "set QUEUE_RUNTIME_CONDUIT_HOST to the host of Phorge's phabricator.base-uri, or add this one to "
+    "phabricator.allowed-uris"
+)
+METHOD_FIX = "install queue-runtime's extension into Phorge (src/extensions), and reload php-fpm if it caches code"
+SETUP_FIX = (
+    "open Phorge in a browser and resolve what it asks for; if Host has no dot, set QUEUE_RUNTIME_CONDUIT_HOST to the "
+    "host of phabricator.base-uri"
+)
+URL_FIX = "QUEUE_RUNTIME_CONDUIT_URL must be the address of Phorge itself, without /api"
+
+
+class _Envelope(Struct):
+    error_code: str | None
+    result: Raw = Raw(b"null")
+    error_info: object = None
+
+
+_decode = msgspec.json.Decoder(_Envelope).decode
+
+
+def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Raw:
+    """The result as JSON text. Raises one of the errors of `errors.py`."""
+    if status == 200:
+        return _read_answer(body)
+    raise _judge(status, headers, body)
+
+
+def _read_answer(body: bytes) -> Raw:
+    if not body.strip():
+        raise OutcomeUnknown("PHP ended without an answer (an empty reply: exit() in a worker, or a crash)")
+    try:
+        envelope = _decode(body)
+    except msgspec.DecodeError as error:
+        text = body.decode(errors="replace")
+        if problem := _page_problem(text):
+            raise problem from None
+        raise CallFailed(f"the reply is not a Conduit answer ({error}): {excerpt(text)}") from None
+    if envelope.error_code is not None:
+        raise _error(envelope.error_code, _info(envelope.error_info))
+    return envelope.result
+
+
+def _error(code: str, info: str) -> ConduitError:
+    """What one of Conduit's own error codes means."""
+    text = f"{code}: {info}" if info else code
+    if code in AUTH_CODES:
+        return Misconfigured(f"Phorge refuses the token ({text})", TOKEN_FIX)
+    if code == "ERR-CONDUIT-CALL" and "does not exist" in info:
+        return Misconfigured(f"Phorge does not have the method ({text})", METHOD_FIX)
+    if code == "ERR-CONDUIT-CALL" and "does not define these parameters" in info:
+        return UnknownParameters(text, code)
+    if code == "ERR-CONDUIT-CORE" and "returned the same key" in info:
+        fix = "two files define one Conduit method, which stops all of Conduit: remove one from src/extensions"
+        return Misconfigured(f"Phorge's Conduit is broken ({text})", fix)
+    return CallFailed(text, code)
+
+
+def _judge(status: int, headers: Mapping[str, str], body: bytes) -> ConduitError:
+    """What a reply means that is no answer of Conduit's."""
+    text = body.decode(errors="replace")
+    said = f"HTTP {status}: {excerpt(text)}"
+    if status in CUT_OFF:
+        return OutcomeUnknown(said)
+    if 300 <= status < 400:
+        return _redirected(status, headers.get("location", ""))
+    if status in TURNED_AWAY:
+        return NotReached(said)
+    if problem := _page_problem(text):
+        return problem
+    if 400 <= status < 500 and status not in TASK_ITSELF:
+        return _refused(said, body)
+    return CallFailed(said)
+
+
+def _redirected(status: int, location: str) -> Misconfigured:
+    # followed, it would turn the POST into a GET; and only its origin is told, for a query may hold a secret
+    target = urlsplit(location)
+    origin = f"{target.scheme}://{target.netloc}" if target.netloc else "another page"
+    return Misconfigured(f"Phorge redirects to {origin} (HTTP {status})", "set QUEUE_RUNTIME_CONDUIT_URL to that one")
+
+
+def _refused(said: str, body: bytes) -> ConduitError:
+    """A status of the 4xx kind: nothing ran. A gateway in between answers in Conduit's shape."""
+    try:
+        envelope = _decode(body)
+    except msgspec.DecodeError:
+        return Misconfigured(f"this is not Phorge's Conduit ({said})", URL_FIX)
+    error = _error(envelope.error_code or "no code", _info(envelope.error_info))
+    return error if isinstance(error, Misconfigured) else Misconfigured(str(error), URL_FIX)
+
+
+def _page_problem(text: str) -> ConduitError | None:
+    """What Phorge says by a page of its own before any method is looked at; None: it is something else."""
+    title = title_of(text)
+    if title == "Site Not Found":
+        return Misconfigured("Phorge does not serve this host (Site Not Found)", HOST_FIX)
+    if title.startswith("Setup Error"):
+        return Misconfigured(f"Phorge is not set up ({excerpt(text)})", SETUP_FIX)
+    if text.lstrip().startswith("[Core Exception/") and "ParseError" in text[:200]:
+        fix = "a file of Phorge has a syntax error, which takes the whole site down: correct or remove it"
+        return Misconfigured(excerpt(text), fix)
+    return None
+
+
+def title_of(text: str) -> str:
+    """The title of an HTML page; empty where there is none."""
+    found = re.search(r"<title[^>]*>([^<]*)</title>", text[:10_000], re.IGNORECASE)
+    return found[1].strip() if found else ""
+
+
+def excerpt(text: str) -> str:
+    """The beginning of a reply as one line without tags; a page by its title."""
+    if title := title_of(text):
+        return f"a page titled {title[:EXCERPT]!r}"
+    plain = " ".join(re.sub(r"<[^>]*>", " ", text[: EXCERPT * 10]).split())
+    return (plain[:EXCERPT] + "…" if len(plain) > EXCERPT else plain) or "nothing"
+
+
+def _info(info: object) -> str:
+    return info[: EXCERPT * 4] if isinstance(info, str) else ""

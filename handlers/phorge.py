@@ -1,0 +1,128 @@
+"""What is known of the Phorge that runs delegated tasks: whether it can, and how it wants to be called."""
+
+import random
+import time
+from collections.abc import Callable
+
+import anyio
+import structlog
+
+from conduit.client import ConduitClient
+from conduit.errors import CallFailed, ConduitError, Misconfigured, UnknownParameters
+from handlers.execution import METHOD, PROBE, Terms, Unreadable, read_terms
+from queue_runtime.backoff import RED_AFTER, Backoff, pause
+from queue_runtime.lifecycle import Lifecycle
+
+PROBE_SECONDS = 30.0
+FIRST_WAIT = 0.1
+LONGEST_WAIT = 15.0
+REPAIR_SECONDS = 30.0
+"""How often a Phorge is asked again that only an administrator can put right."""
+
+REPEAT_AFTER = 30.0
+"""Seconds between two log lines about the same outage."""
+
+SOURCE = "conduit"
+
+
+class Phorge:
+    """Says whether delegated tasks may be leased, and asks PHP again after everything that makes that doubtful.
+
+    `open` only after PHP has answered for itself. A fault that an administrator must remove is one loud line and
+    a red readiness, and is asked for every half a minute; an outage is asked for with growing waits, which only a
+    call that went well makes short again, so that a Phorge that comes back is not run over.
+    """
+
+    def __init__(self, client: ConduitClient, lifecycle: Lifecycle, *, opened: Callable[[], None]) -> None:
+        self._client = client
+        self._lifecycle = lifecycle
+        self._opened = opened
+        self._backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+        self._log = structlog.get_logger().bind(source=SOURCE)
+        self._terms: Terms | None = None
+        self._doubt = anyio.Event()
+        self._trouble = ""
+        self._trouble_began = self._said_at = 0.0
+
+    @property
+    def open(self) -> bool:
+        """Whether tasks may be leased for it."""
+        return self._terms is not None and not self._doubt.is_set()
+
+    @property
+    def terms(self) -> Terms | None:
+        """How it wants to be called, as far as is known."""
+        return self._terms
+
+    def doubt(self) -> None:
+        """A call went wrong in a way that others may too: no more of them before PHP was asked."""
+        self._doubt.set()
+
+    def fine(self) -> None:
+        """A call went well."""
+        self._backoff.reset()
+
+    async def run(self, stop: anyio.Event) -> None:
+        """Look after it until told to stop."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._wake_at, stop)
+            wait = 0.0
+            while await pause(stop, wait):
+                wait = await self.look()
+                if self.open:
+                    await self._doubt.wait()
+                    wait = self._backoff.next()
+            group.cancel_scope.cancel()
+
+    async def _wake_at(self, stop: anyio.Event) -> None:
+        await stop.wait()
+        self._doubt.set()
+
+    async def look(self) -> float:
+        """Ask once; the seconds until the next question, should the answer not be the right one."""
+        try:
+            terms = await self._ask()
+        except Misconfigured as error:
+            self._closed(error.reason, error.fix)
+            return REPAIR_SECONDS * random.uniform(0.75, 1.0)
+        except (ConduitError, Unreadable) as error:
+            self._closed(str(error), "")
+            return self._backoff.next()
+        self._open_with(terms)
+        return 0.0
+
+    async def _ask(self) -> Terms:
+        try:
+            return read_terms(await self._client.call(METHOD, PROBE, seconds=PROBE_SECONDS))
+        except UnknownParameters:
+            return Terms(0)
+        except CallFailed as error:
+            if error.code == "ERR-NO-TASK-CLASS":  # a version 0 in front of which nobody checks parameters
+                return Terms(0)
+            raise
+
+    def _open_with(self, terms: Terms) -> None:
+        if terms != self._terms or self._trouble:
+            self._log.info("Phorge runs tasks", version=terms.version, locks=terms.locks)
+        self._trouble = ""
+        self._lifecycle.fault(SOURCE, None)
+        self._terms = terms
+        self._doubt = anyio.Event()
+        self._opened()
+
+    def _closed(self, reason: str, fix: str) -> None:
+        self._terms = None
+        now = time.monotonic()
+        if not self._trouble:
+            self._trouble_began = now
+        if fix:
+            if reason != self._trouble:
+                self._log.error("Phorge cannot run tasks, none is leased for it", reason=reason, fix=fix)
+            self._lifecycle.fault(SOURCE, f"{reason}: {fix}")
+        else:
+            if not self._trouble or now - self._said_at >= REPEAT_AFTER:
+                self._said_at = now
+                self._log.warning("Phorge does not answer, no task is leased for it", reason=reason)
+            if now - self._trouble_began >= RED_AFTER:
+                self._lifecycle.fault(SOURCE, reason)
+        self._trouble = reason

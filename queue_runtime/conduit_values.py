@@ -1,0 +1,79 @@
+"""Readers of the variables that say where Phorge is, what it may run, and how the gateway passes calls on."""
+
+import re
+from urllib.parse import urlsplit
+
+from queue_runtime.config_values import Rule
+from queue_runtime.task import MAX_DATA_BYTES
+
+_URL_WORDS = "http://host[:port] or https://host[:port], with a path where Phorge has one, and without /api"
+
+
+def _read_url(text: str) -> str:
+    # no message shows the text: somebody may have put a password into it
+    try:
+        parts = urlsplit(text)
+        fits = (
+            parts.scheme in {"http", "https"}
+            and re.fullmatch(r"[A-Za-z0-9._-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?", parts.netloc) is not None
+            and parts.port != 0
+            and re.fullmatch(r"(/[\w.~-]+)*/?", parts.path, re.ASCII) is not None
+            and not parts.path.rstrip("/").endswith("/api")
+            and not (parts.query or parts.fragment)
+        )
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"must be {_URL_WORDS}")
+    return text.rstrip("/")
+
+
+PHORGE_URL = Rule(_URL_WORDS, _read_url)
+
+_HOST_WORDS = "a host name, with :port where wanted, as a Host header has it"
+
+
+def _read_host(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9._-]{1,255}(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?", text, re.ASCII) is None:
+        raise ValueError(f"must be {_HOST_WORDS}")
+    return text
+
+
+HOST_HEADER = Rule(_HOST_WORDS, _read_host)
+
+_CLASSES_WORDS = "task class names or *Patterns, comma-separated"
+
+
+def _read_classes(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(part for part in (piece.strip() for piece in text.split(",")) if part))
+    if not found or any(len(part) > 64 or not part.isprintable() for part in found):
+        raise ValueError(f"must be {_CLASSES_WORDS}")
+    return found
+
+
+CLASS_PATTERNS = Rule(_CLASSES_WORDS, _read_classes)
+
+_METHODS_WORDS = "names of Conduit methods, comma-separated"
+
+
+def _read_methods(text: str) -> frozenset[str]:
+    found = frozenset(part for part in (piece.strip() for piece in text.split(",")) if part)
+    if any(re.fullmatch(r"[\w.-]{1,128}", part, re.ASCII) is None for part in found):
+        raise ValueError(f"must be {_METHODS_WORDS}")
+    return found
+
+
+CONDUIT_METHODS = Rule(_METHODS_WORDS, _read_methods)
+
+_SIZE_WORDS = f"a whole number of bytes from 1024 to {MAX_DATA_BYTES}, K and M allowed"
+
+
+def _read_size(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,9})([KM]?)B?", text, re.ASCII | re.IGNORECASE)
+    size = int(match[1]) * {"": 1, "K": 2**10, "M": 2**20}[match[2].upper()] if match else 0
+    if not 1024 <= size <= MAX_DATA_BYTES:
+        raise ValueError(f"must be {_SIZE_WORDS}")
+    return size
+
+
+BODY_SIZE = Rule(_SIZE_WORDS, _read_size)

@@ -1,0 +1,65 @@
+-- Adds entries for tasks that have none. use: base streams
+--
+-- In: now, group, how many entries a stream may hold, whether the tasks are surely held by nobody (1), the queue whose
+--     stream this fills again (empty: none), priority and id from which on that queue is still behind (empty: it is not
+--     any more); then id, queue, class and priority of each task.
+-- Out: how many were added, how many found their stream full, then queue and last new entry of each stream.
+--
+-- While a queue is behind only the one who fills it adds to it, so that younger tasks do not overtake the older ones.
+local cap, is_free, filled = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5]
+local added, full, lengths, last = 0, 0, {}, {}
+
+-- Whether the task's entry waits in its stream, or was read so lately that its reader may be about to claim it.
+local function is_on_its_way(entry, queue)
+  local stream = P .. queue
+  if #call('XRANGE', stream, entry, entry) == 0 then
+    return false
+  end
+  local pending = redis.pcall('XPENDING', stream, group, entry, entry, 1)
+  if pending.err or #pending == 0 then
+    return true
+  end
+  return not is_free and pending[1][3] < 1000
+end
+
+local function stays_behind(queue, priority, id)
+  local mark = call('HGET', BEHIND, queue)
+  if mark then
+    local marked, first = string.match(mark, '^(%d+) (%d+)$')
+    marked, first = tonumber(marked), tonumber(first)
+    if marked < priority or (marked == priority and first <= id) then
+      return
+    end
+  end
+  call('HSET', BEHIND, queue, format('%d %d', priority, id))
+end
+
+if filled ~= '' then
+  if ARGV[6] == '' then
+    call('HDEL', BEHIND, filled)
+  else
+    call('HSET', BEHIND, filled, ARGV[6] .. ' ' .. ARGV[7])
+  end
+end
+for place = 8, #ARGV, 4 do
+  local id, queue, class, priority = ARGV[place], ARGV[place + 1], ARGV[place + 2], tonumber(ARGV[place + 3])
+  local entry, from = sent_as(id)
+  if not (entry and is_on_its_way(entry, from)) then
+    local length = lengths[queue] or call('XLEN', P .. queue)
+    if length >= cap or (queue ~= filled and call('HEXISTS', BEHIND, queue) == 1) then
+      stays_behind(queue, priority, tonumber(id))
+      full = full + 1
+    else
+      last[queue] = put(id, queue, class)
+      length = length + 1
+      added = added + 1
+    end
+    lengths[queue] = length
+  end
+end
+local answer = { added, full }
+for queue, entry in pairs(last) do
+  answer[#answer + 1] = queue
+  answer[#answer + 1] = entry
+end
+return answer

@@ -1,0 +1,39 @@
+"""Which tasks of the tables a lease could take now, for a dispatch over them. One trip, and nothing is locked."""
+
+from queue_runtime.task import U32, Pause, PauseKind
+from stores.dispatchable import Candidate, Due, Named, Page, Ready, Which, Young, next_page
+from stores.mysql_candidates import LeaseFilter
+from stores.mysql_session import Session
+
+
+async def dispatchable(session: Session, which: Which, limit: int) -> Page:
+    """One page of them. Paused ones are left out after the page is read, so that it may be short."""
+    statements = [session.fill("read_counter"), _statement(session, which, limit)]
+    if session.server.companion:
+        statements.append(session.fill("pauses"))
+    counter, found, *paused = await session.trip(*statements)
+    pauses = frozenset(Pause(PauseKind(kind), name) for kind, name in (paused[0].rows if paused else ()))
+    routes = session.options.routes
+    wanted = LeaseFilter.of(None, (), None, pauses, routes)
+    tasks = [
+        Candidate(row[0], row[2], row[3] or routes.queue_for(row[2]), row[1], None if row[5] else row[4])
+        for row in found.rows
+        if Pause(PauseKind.ALL) not in pauses and wanted.passes(row)
+    ]
+    last = found.rows[-1] if len(found.rows) == limit else None
+    following = None if last is None else next_page(which, (last[1], last[0], last[4]))
+    newest = counter.rows[0][0] if counter.rows else 0
+    return Page(tasks, following, newest or 0, pauses)
+
+
+def _statement(session: Session, which: Which, limit: int) -> str:
+    match which:
+        case Ready((priority, task_id)):
+            return session.fill("dispatch_ready", after_priority=priority, after_id=task_id, limit=limit)
+        case Young(above):
+            return session.fill("dispatch_young", above=above, limit=limit)
+        case Due((expires, task_id)):
+            return session.fill("dispatch_due", after_expires=expires, after_id=task_id, limit=limit, now=session.now)
+        case Named(task_ids):
+            ids = [task_id for task_id in task_ids if 0 < task_id <= U32]
+            return session.fill("dispatch_named", ids=ids, limit=limit, now=session.now)

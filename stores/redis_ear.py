@@ -1,0 +1,77 @@
+"""Listens to the messages of one channel, on a connection of its own."""
+
+import asyncio
+from collections.abc import Callable
+
+import anyio
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import RedisError
+
+from queue_runtime.backoff import Backoff
+from queue_runtime.errors import StoreUnavailable
+from stores.redis_link import Link
+
+_SILENCE = 5.0
+"""After so many silent seconds the server is asked whether it is still there; after as many again it is not."""
+
+
+class Ear:
+    """Calls `heard` with the number in each message, and with None when it hears again after not having heard.
+
+    While nothing can be heard it keeps trying; `hears` tells, and the listener looks for itself meanwhile.
+    """
+
+    def __init__(self, link: Link, channel: str, heard: Callable[[int | None], None]) -> None:
+        self._link = link
+        self._channel = channel
+        self._heard = heard
+        self._task: asyncio.Task[None] | None = None
+        self.hears = False
+
+    def start(self) -> None:
+        """Begin to listen, once. A fault of our own in there is raised here."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="redis-ear")
+        elif self._task.done():
+            self._task.result()
+
+    async def aclose(self) -> None:
+        """Stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                era, connection = self._link.era, await self._link.connect("changed")
+            except StoreUnavailable:
+                await anyio.sleep(backoff.next())
+                continue
+            try:
+                await self._listen(connection, era, backoff)
+            except (RedisError, OSError):
+                await anyio.sleep(backoff.next())
+            finally:
+                self.hears = False
+                await connection.disconnect(nowait=True)
+
+    async def _listen(self, connection: AbstractConnection, era: int, backoff: Backoff) -> None:
+        await connection.send_command("SUBSCRIBE", self._channel)
+        asked = False
+        while era == self._link.era:
+            message = await connection.read_response(timeout=_SILENCE)
+            if message is None:
+                if asked:
+                    raise TimeoutError
+                await connection.send_command("PING", check_health=False)
+                asked = True
+                continue
+            asked = False
+            if message[0] == b"subscribe":
+                self.hears = True
+                backoff.reset()
+                self._heard(None)
+            elif message[0] == b"message":
+                self._heard(int(message[2]))

@@ -1,0 +1,122 @@
+"""Hears that a stream has a new entry, by a blocking read that takes nothing.
+
+It reads the streams and not the group: an entry that a blocked process took while its slots are busy, or that has no
+worker at all, would wait there for nobody.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+import anyio
+from redis.exceptions import RedisError
+
+from queue_runtime.errors import StoreUnavailable
+from stores.redis_errors import translate
+from stores.redis_link import Reply
+from stores.streams_line import Line, LineDownError
+
+BLOCK_SECONDS = 5.0
+
+_MARGIN = 2.0
+"""Seconds beyond the block after which a silent server is not there any more."""
+
+_DOWN_SECONDS = 0.05
+"""Between two looks at a line that is down."""
+
+
+class Bell:
+    """Calls `ring` when there is a new entry. `block_seconds` may be changed and counts from the next round on."""
+
+    def __init__(self, line: Line, queues: Sequence[str], *, block_seconds: float) -> None:
+        self._line = line
+        self._queues = queues
+        self.ring: Callable[[], None] = lambda: None
+        self.block_seconds = block_seconds
+        self._ends: dict[str, tuple[int, int]] = {}
+        self._listened = False
+        """whether the ends tell what is new, because we have listened before"""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to listen, once. A fault of our own in there is raised here."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="streams-bell")
+        elif self._task.done():
+            self._task.result()
+
+    def added(self, ends: Sequence[bytes], *, rings: bool = True) -> None:
+        """We have added entries ourselves: queue and last entry of each stream. They are heard now and not again."""
+        for queue, entry in _pairs(ends):
+            self._ends[queue] = max(entry, self._ends.get(queue, entry))
+        if ends and rings:
+            self.ring()
+
+    async def _run(self) -> None:
+        while True:
+            if not self._line.up:
+                await anyio.sleep(_DOWN_SECONDS)
+                continue
+            try:
+                await self._listen()
+            except LineDownError:
+                self._listened = False
+
+    async def _listen(self) -> None:
+        """Rounds on one connection, until the line is down."""
+        line = self._line
+        try:
+            connection = await line.link.connect("changed")
+        except StoreUnavailable as error:
+            line.hang_up(error.reason)
+            raise LineDownError from error
+        era = line.link.era
+        try:
+            while line.up and era == line.link.era:
+                await self._look()
+                seconds = self.block_seconds
+                words: list[str | int] = ["XREAD", "COUNT", 1, "BLOCK", round(seconds * 1000), "STREAMS"]
+                words += [line.keys + queue for queue in self._ends]
+                words += [f"{milliseconds}-{number}" for milliseconds, number in self._ends.values()]
+                async with asyncio.timeout(seconds + _MARGIN):
+                    await connection.send_command(*words, check_health=False)
+                    self._heard(await connection.read_response())
+        except (RedisError, OSError) as error:  # TimeoutError is an OSError
+            meaning = translate("changed", error) if isinstance(error, RedisError) else None
+            line.hang_up(str(meaning or error or "a blocking read had no answer"))
+            raise LineDownError from error
+        finally:
+            await connection.disconnect(nowait=True)
+
+    async def _look(self) -> None:
+        """Where the streams end now. What came while nobody listened is heard here."""
+        for queue, entry in _pairs(await self._line.script("streams_ends", *self._queues)):
+            known = self._ends.get(queue, (0, 0))
+            self._ends[queue] = entry
+            if self._listened and known != entry:
+                self.ring()
+        self._listened = True
+
+    def _heard(self, reply: Reply) -> None:
+        """The answer of the blocking read: None when its time was over."""
+        for stream, entries in reply or ():
+            queue = stream.decode().removeprefix(self._line.keys)
+            entry = _number(entries[-1][0])
+            if entry > self._ends.get(queue, (0, 0)):
+                self._ends[queue] = entry
+                self.ring()
+
+    async def aclose(self) -> None:
+        """Stop at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+
+def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[str, tuple[int, int]]]:
+    for queue, entry in zip(flat[::2], flat[1::2], strict=True):
+        yield queue.decode(), _number(entry)
+
+
+def _number(entry: bytes) -> tuple[int, int]:
+    milliseconds, _, number = entry.partition(b"-")
+    return int(milliseconds), int(number)

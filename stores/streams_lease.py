@@ -1,0 +1,222 @@
+"""Leasing through the streams: reads entries in the order of queues, claims them in the record, takes them away."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import structlog
+from msgspec import Struct
+
+from queue_runtime.errors import StoreUnavailable
+from queue_runtime.task import MAX_LEASE_BYTES, MAX_LEASE_LIMIT, Task
+from stores.dispatchable import Candidate, Named, Record
+from stores.streams_bell import Bell
+from stores.streams_chores import Chores
+from stores.streams_feeder import CAP, Feeder
+from stores.streams_line import Argument, Line, LineDownError
+from stores.streams_order import Preference
+
+LEASE_SECONDS = 0.5
+"""A call that met nothing but entries of tasks that are no work any more goes on for so long."""
+
+FORGOTTEN = 1
+"""The reading's health when the server has nothing of what it was told."""
+
+_log = structlog.get_logger().bind(source="dispatch")
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """The arguments of Store.lease that the dispatch looks at."""
+
+    owner: str
+    limit: int
+    seconds: int
+    classes: Collection[str] | None
+    without_classes: Collection[str]
+    queues: Collection[str] | None
+    without: Collection[int]
+    due_first: bool
+
+
+class Entry(NamedTuple):
+    """One entry of a stream."""
+
+    queue: str
+    number: bytes
+    task_id: int
+    task_class: str
+
+
+class Reading(NamedTuple):
+    """What one look at the streams brought."""
+
+    health: int
+    stopped: str
+    """the queue that holds classes this caller did not ask for; empty: all queues were looked at"""
+
+    entries: list[Entry]
+    low: list[tuple[str, int, int]]
+    """queues to fill again, and from which priority and id on"""
+
+    malformed: int
+
+
+class Dispatcher:
+    """Leases in the order "dispatch"."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        record: Record,
+        line: Line,
+        feeder: Feeder,
+        bell: Bell,
+        chores: Chores,
+        preference: Preference,
+        *,
+        cap: int = CAP,
+    ) -> None:
+        self._record = record
+        self._line = line
+        self._feeder = feeder
+        self._bell = bell
+        self._chores = chores
+        self._preference = preference
+        self._cap = cap
+
+    async def lease(self, asked: Asked) -> list[Task]:
+        """Up to `limit` tasks. Raises LineDownError where the streams cannot be read and nothing was taken."""
+        tasks: list[Task] = []
+        try:
+            await self._fill(tasks, asked)
+        except (LineDownError, StoreUnavailable):
+            if not tasks:
+                raise
+        return tasks
+
+    async def _fill(self, tasks: list[Task], asked: Asked) -> None:
+        """Queue by queue, until there is enough or nothing more."""
+        queues, others_too = self._preference.of(asked.queues)
+        limit = min(asked.limit, MAX_LEASE_LIMIT)
+        passed: list[str] = []
+        until = time.monotonic() + LEASE_SECONDS
+        while (room := limit - len(tasks)) > 0 and _size(tasks) < MAX_LEASE_BYTES // 2:
+            reading = await self._read(asked, room, queues, passed, others_too=others_too)
+            if reading.health == FORGOTTEN:  # nothing waits until the server has been told everything again
+                tasks += await self._from_record(asked, room, asked.queues)
+                return
+            claimed, gave_back = await self._claim(asked, reading.entries)
+            tasks += claimed
+            if reading.stopped:
+                passed.append(reading.stopped)
+                if limit > len(tasks):
+                    tasks += await self._from_record(asked, limit - len(tasks), {reading.stopped})
+            elif gave_back or len(reading.entries) + reading.malformed < room or time.monotonic() > until:
+                return
+
+    async def _read(
+        self, asked: Asked, room: int, queues: Sequence[str], passed: Sequence[str], *, others_too: bool
+    ) -> Reading:
+        classes = () if asked.classes is None else asked.classes
+        counts = (len(queues), len(passed), -1 if asked.classes is None else len(classes), len(asked.without_classes))
+        names = (*queues, *passed, *classes, *asked.without_classes)
+        reply = await self._line.script(
+            "streams_read", self._line.consumer, room, self._cap, int(others_too), *counts, *names
+        )
+        entries = [
+            Entry(queue.decode(), number, int(task_id), task_class.decode(errors="replace"))
+            for queue, number, task_id, task_class in _groups(reply[2], 4)
+        ]
+        low = [(queue.decode(), int(priority), int(task_id)) for queue, priority, task_id in _groups(reply[3], 3)]
+        reading = Reading(reply[0], reply[1].decode(), entries, low, reply[4])
+        self._see_to(reading)
+        return reading
+
+    def _see_to(self, reading: Reading) -> None:
+        """Have done what the reading asks for."""
+        if reading.malformed:
+            _log.warning("entries that name no task were dropped", entries=reading.malformed)
+        if reading.health:
+            self._chores.start_once("deliver", self._feeder.deliver_all())
+        for queue, priority, task_id in reading.low:
+            self._chores.start_once(f"refill {queue}", self._feeder.refill(queue, priority, task_id))
+
+    async def _from_record(self, asked: Asked, limit: int, queues: Collection[str] | None) -> list[Task]:
+        tasks = await self._record.lease(
+            asked.owner,
+            limit,
+            asked.seconds,
+            classes=asked.classes,
+            without_classes=asked.without_classes,
+            queues=queues,
+            without=asked.without,
+            due_first=asked.due_first,
+        )
+        self.forget(tasks)
+        return tasks
+
+    def forget(self, tasks: Sequence[Task]) -> None:
+        """These were leased past the streams: their entries stand for no work any more."""
+        if tasks and self._line.open:
+            words = [word for task in tasks for word in ("", "", task.id)]
+            self._chores.start(self._line.script("streams_drop", *words))
+
+    async def _claim(self, asked: Asked, entries: Sequence[Entry]) -> tuple[list[Task], bool]:
+        """Take what the record gives of these, in their order; whether some had to be given back."""
+        if not entries:
+            return [], False
+        place = {entry.task_id: number for number, entry in enumerate(entries)}
+        left = list(entries)
+        try:
+            tasks = await self._record.lease(
+                asked.owner,
+                len(place),
+                asked.seconds,
+                classes=asked.classes,
+                without_classes=asked.without_classes,
+                queues=asked.queues,
+                only=place.keys(),
+                without=asked.without,
+                due_first=asked.due_first,
+            )
+            still = await self._still_work(place.keys() - {task.id for task in tasks} - set(asked.without))
+        except BaseException:
+            # Nobody knows what was taken; an entry too many harms nobody.
+            self._give_back(left, {})
+            raise
+        kept = [entry for entry in entries if entry.task_id in still]
+        self._take_away([entry for entry in entries if entry.task_id not in still])
+        self._give_back(kept, still)
+        return sorted(tasks, key=lambda task: place[task.id]), bool(kept)
+
+    async def _still_work(self, task_ids: Collection[int]) -> dict[int, Candidate]:
+        """Those of the tasks that could be leased all the same: somebody had the row locked, or the reply was full."""
+        if not task_ids:
+            return {}
+        page = await self._record.dispatchable(Named(task_ids), len(task_ids))
+        return {task.id: task for task in page.tasks}
+
+    def _take_away(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            words = [word for entry in entries for word in (entry.queue, entry.number, entry.task_id)]
+            self._chores.start(self._line.script("streams_drop", *words))
+
+    def _give_back(self, entries: Sequence[Entry], tasks: Mapping[int, Candidate]) -> None:
+        if entries:
+            self._chores.start(self._put_back(entries, tasks))
+
+    async def _put_back(self, entries: Sequence[Entry], tasks: Mapping[int, Candidate]) -> None:
+        words: list[Argument] = []
+        for entry in entries:
+            task = tasks.get(entry.task_id)
+            words += (entry.queue, entry.number, entry.task_id)
+            words += (entry.queue, entry.task_class) if task is None else (task.queue, task.task_class)
+        self._bell.added(await self._line.script("streams_back", *words), rings=False)
+
+
+def _groups(flat: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
+    for first in range(0, len(flat), size):
+        yield tuple(flat[first : first + size])
+
+
+def _size(tasks: Sequence[Task]) -> int:
+    return sum(len(task.data or "") for task in tasks)

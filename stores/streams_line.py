@@ -1,0 +1,157 @@
+"""The line to the server that carries the dispatch: every call is bounded, and the first error hangs up.
+
+While the line is down the record works alone. It comes up again when the server has answered every PING for a while
+and everything that waits has been delivered once.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from secrets import token_hex
+
+import structlog
+from redis.exceptions import RedisError
+
+from queue_runtime.errors import StoreUnavailable
+from queue_runtime.store import DispatchState
+from stores.luatext import load_script
+from stores.redis_errors import error_code
+from stores.redis_link import Link, Reply
+
+ANSWER_SECONDS = 1.0
+"""Longest time for one call."""
+
+BACK_SECONDS = 3.0
+"""For so long the server must have answered every PING before it is trusted again."""
+
+_PINGS = 12
+"""So many PINGs in that time."""
+
+Argument = bytes | str | int
+
+_log = structlog.get_logger().bind(source="dispatch")
+
+
+class LineDownError(Exception):
+    """The server did not answer, or is not asked at present. Nobody knows whether the last call acted."""
+
+
+class Line:
+    """Runs the scripts of one dispatch.
+
+    `up`: workers lease through the streams. `open`: calls are made; before `up`, while what waits is delivered.
+    """
+
+    def __init__(self, link: Link, *, prefix: str, group: str, back_seconds: float = BACK_SECONDS) -> None:
+        self.link = link
+        self.keys = f"{{{prefix}}}:"
+        """All keys begin so; the braces make them one slot of a cluster."""
+        self.group = group
+        self.consumer = f"{socket.gethostname()[:64]}:{os.getpid()}:{token_hex(4)}"
+        self._back_seconds = back_seconds
+        self.state = DispatchState(mode="streams", since=int(time.time()))
+        self.open = True
+        self.deliver_all: Callable[[], Awaitable[object]] | None = None
+        """called before the line comes up again"""
+        self._probe: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def up(self) -> bool:
+        """Whether workers lease through the streams."""
+        return self.state.mode == "streams"
+
+    async def script(self, name: str, *arguments: Argument, seconds: float = ANSWER_SECONDS) -> Reply:
+        """Run a script; its first arguments are always the (unused) time and the group. Raises LineDownError."""
+        return await self._bounded(name, lambda: self._run(name, ("", self.group, *arguments)), seconds)
+
+    async def command(self, name: str, *words: Argument, seconds: float = ANSWER_SECONDS) -> Reply:
+        """Send one command. Raises LineDownError."""
+        return await self._bounded(name, lambda: self.link.call(name, name, *words), seconds)
+
+    async def _bounded(self, name: str, call: Callable[[], Awaitable[Reply]], seconds: float) -> Reply:
+        if not self.open:
+            raise LineDownError(name)
+        try:
+            async with asyncio.timeout(seconds):
+                return await call()
+        except TimeoutError as error:
+            reason, cause = f"no answer within {seconds:g} s", error
+        except StoreUnavailable as unavailable:
+            reason, cause = unavailable.reason or str(unavailable), unavailable
+        except RedisError as refused:
+            reason, cause = f"{name}: {refused}", refused
+        self.hang_up(reason)
+        raise LineDownError(reason) from cause
+
+    async def _run(self, name: str, arguments: Sequence[Argument]) -> Reply:
+        script = load_script(name)
+        try:
+            return await self.link.call(name, "EVALSHA", script.sha, 1, self.keys, *arguments)
+        except RedisError as error:
+            if error_code(error) != "NOSCRIPT":
+                raise
+        return await self.link.call(name, "EVAL", script.text, 1, self.keys, *arguments)
+
+    def hang_up(self, reason: str) -> None:
+        """The server cannot be relied on: the record works alone from now on."""
+        self.open = False
+        if self._closed:
+            return
+        if self.up:
+            _log.warning("dispatch lost: tasks are leased from the record", reason=reason)
+            self.state = DispatchState(mode="record", since=int(time.time()), reason=reason, falls=self.state.falls + 1)
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._come_back(), name="streams-probe")
+
+    def check(self) -> None:
+        """Raise a fault of our own that ended the way back."""
+        if self._probe is not None and self._probe.done() and not self._probe.cancelled():
+            self._probe.result()
+
+    async def _come_back(self) -> None:
+        await self.link.drop_all()
+        interval = self._back_seconds / _PINGS
+        good_since: float | None = None
+        while True:
+            began = time.monotonic()
+            if not await self._answers():
+                good_since = None
+            elif good_since is None:
+                good_since = began
+            elif began - good_since >= self._back_seconds:
+                if await self._deliver_all():
+                    break
+                good_since = None
+            await asyncio.sleep(interval)
+        self.state = DispatchState(mode="streams", since=int(time.time()), falls=self.state.falls)
+        _log.info("dispatch back: tasks are leased from the streams", falls=self.state.falls)
+
+    async def _answers(self) -> bool:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS / 2):
+                await self.link.call("ping", "PING")
+        except (StoreUnavailable, RedisError, TimeoutError):
+            return False
+        return True
+
+    async def _deliver_all(self) -> bool:
+        """Deliver what waits. New tasks are given to the streams from the beginning of this on, so none is missed."""
+        self.open = True
+        try:
+            if self.deliver_all is not None:
+                await self.deliver_all()
+        except (LineDownError, StoreUnavailable):
+            self.open = False
+            return False
+        return self.open
+
+    async def aclose(self) -> None:
+        """Hang up for good."""
+        self.open, self._closed = False, True
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.wait([self._probe])
+        await self.link.aclose()

@@ -1,0 +1,442 @@
+"""Tasks that Phorge runs: each answer of PHP becomes the outcome that Phorge's own taskmaster would write."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from queue_runtime.registry import Context, Registry
+from queue_runtime.task import Result
+from tests.conduit import stub
+from tests.conduit.house import House
+from tests.conduit.stub import Call, Http, StubPhp, answers, error, replies
+from tests.runtime.harness import until
+
+
+@pytest.fixture
+async def php() -> AsyncIterator[StubPhp]:
+    async with StubPhp().listening() as stubbed:
+        yield stubbed
+
+
+def from_now(expires: int | None) -> float:
+    """Seconds until a moment of the store's clock."""
+    assert expires is not None
+    return expires - time.time()
+
+
+# ---- what PHP is told
+
+
+async def test_a_task_of_any_class_is_run_by_php_and_archived(php: StubPhp) -> None:
+    async with House(php).running() as house:
+        row = await house.end_of(await house.add("AnyWorker", '{"a":1}', priority=1500))
+    assert (row.result, row.duration_us, row.failure_count) == (Result.SUCCESS, 46, 0)
+    assert php.phases() == ["prepare", "execute"]
+    told = php.calls[-1].params
+    assert (told["taskClass"], told["data"], told["priority"], told["failureCount"]) == (
+        "AnyWorker",
+        '{"a":1}',
+        1500,
+        0,
+    )
+    assert told["leaseOwner"].startswith("qr:")
+
+
+@pytest.mark.parametrize(
+    "data", ["7", "[]", "{}", "", "null", '"0"', "1.0", str(2**60), '{"b":1,"a":{}}', '"\\ud800é😀"']
+)
+async def test_data_is_passed_on_byte_for_byte_also_the_bare_number_of_a_mail(php: StubPhp, data: str) -> None:
+    async with House(php).running() as house:
+        await house.end_of(await house.add("PhabricatorMetaMTAWorker", data))
+    assert php.calls[-1].params["data"] == data
+
+
+async def test_a_native_class_never_reaches_php(php: StubPhp) -> None:
+    registry = Registry()
+
+    @registry.task("NativeWorker")
+    async def native(context: Context, data: str) -> None:
+        pass
+
+    async with House(php, registry=registry).running() as house:
+        await house.end_of(await house.add("NativeWorker"))
+        await house.end_of(await house.add("PhpWorker"))
+    assert [call.params["taskClass"] for call in php.calls if call.phase == "execute"] == ["PhpWorker"]
+
+
+# ---- how it ends
+
+
+async def test_a_yield_is_no_failure_and_lasts_five_seconds_at_least(php: StubPhp) -> None:
+    for retry, wait in ((0, 5), (77, 77), ("60", 60), (None, 5)):
+        php.work = answers(result="yield", retry=retry)
+        async with House(php).running() as house:
+            row = await house.waiting(await house.add(), "(yield)")
+        assert row.failure_count == 0
+        assert wait - 2 <= from_now(row.lease_expires) <= wait
+
+
+async def test_a_temporary_failure_waits_as_long_as_its_class_wants(php: StubPhp) -> None:
+    php.work = answers(result="failure", failureType="transient", failureReason="no such host", retry=45, duration=3652)
+    async with House(php).running() as house:
+        task_id = await house.add()
+        row = await house.waiting(task_id, "(retry)")
+        assert row.failure_count == 1
+        assert 43 <= from_now(row.lease_expires) <= 45
+        assert house.history(task_id) == ["no such host"]
+        (attempt,) = house.store.tables.history[task_id]
+        assert attempt.duration_us == 3652
+
+
+async def test_a_failure_without_a_wait_gets_the_default_one_and_they_spread(php: StubPhp) -> None:
+    php.work = answers(result="failure", failureReason="x")
+    async with House(php).running() as house:
+        ids = [await house.add() for _ in range(20)]
+        rows = [await house.waiting(task_id, "(retry)") for task_id in ids]
+    waits = {row.lease_expires for row in rows}
+    assert len(waits) > 5
+    assert all(298 <= from_now(wait) <= 376 for wait in waits)
+
+
+async def test_a_permanent_failure_ends_the_task_and_its_reason_is_kept(php: StubPhp) -> None:
+    php.work = answers(result="permanent-failure", failureType="permanent", failureReason="No such mail.", duration=188)
+    async with House(php).running() as house:
+        task_id = await house.add()
+        row = await house.end_of(task_id)
+        assert (row.result, row.failure_count) == (Result.FAILURE, 0)
+        assert house.history(task_id) == ["No such mail."]
+
+
+async def test_the_failure_count_is_told_so_that_php_can_give_up(php: StubPhp) -> None:
+    async def give_up(call: Call) -> dict[str, Any]:
+        if call.params["failureCount"] > 0:
+            return {"result": "permanent-failure", "failureReason": "Task has exceeded its maximum number of failures."}
+        return {"result": "failure", "failureReason": "x", "retry": 0}
+
+    php.work = give_up
+    async with House(php).running() as house:
+        row = await house.end_of(await house.add())
+    assert (row.result, row.failure_count) == (Result.FAILURE, 1)
+
+
+async def test_a_run_that_prepare_calls_needless_is_a_success_of_no_duration(php: StubPhp) -> None:
+    php.prepare["FeedWorker"] = {"result": "skipped"}
+    async with House(php).running() as house:
+        for _ in range(2):
+            row = await house.end_of(await house.add("FeedWorker"))
+            assert (row.result, row.duration_us) == (Result.SUCCESS, 0)
+    assert php.phases() == ["prepare", "prepare"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        ({"result": "permanent-failure", "failureReason": "no such class"}, Result.FAILURE),
+        ({"result": "failure", "failureReason": "database away", "retry": 5}, None),
+    ],
+)
+async def test_a_failure_of_prepare_is_a_failure_of_the_task(
+    php: StubPhp, answer: dict[str, Any], result: Result | None
+) -> None:
+    php.prepare["PhpWorker"] = answer
+    async with House(php).running() as house:
+        task_id = await house.add()
+        await until(lambda: house.history(task_id))
+        row = house.archived(task_id)
+        assert (None if row is None else row.result) is result
+    assert php.runs == []
+
+
+STRANGE = [
+    {"result": "finished"},
+    {"result": "success", "executionVersion": 2},
+    {"result": "success", "followups": "many"},
+    {"result": "success", "followups": [{"data": "no class"}]},
+    {"outcome": "success"},
+]
+
+
+@pytest.mark.parametrize("answer", STRANGE)
+async def test_an_answer_that_is_not_understood_is_a_temporary_failure(php: StubPhp, answer: dict[str, Any]) -> None:
+    php.work = answers(**answer)
+    async with House(php).running() as house:
+        task_id = await house.add()
+        row = await house.waiting(task_id, "(retry)")
+        assert row.failure_count == 1
+        (message,) = house.history(task_id)
+    assert "worker.execute" in message or "follow-up" in message
+
+
+# ---- follow-ups
+
+
+CHILDREN = [
+    {"taskClass": "NestedWorker", "data": '{"a":{},"b":[]}', "options": {"priority": 4000, "objectPHID": "PHID-1"}},
+    {"taskClass": "FlatWorker", "data": "[ ]", "priority": "3000", "containerPHID": "PHID-2"},
+    {"taskClass": "PlainWorker", "data": "9", "options": []},
+    {"taskClass": "LateWorker", "data": "null", "options": {"delayUntil": 4000000000, "priority": None}},
+]
+
+
+async def test_follow_ups_are_committed_with_the_success_and_their_data_is_what_php_wrote(php: StubPhp) -> None:
+    php.work = answers(result="success", duration=46, followups=CHILDREN)
+    house = House(php, classes=frozenset({"PhpWorker"}))
+    async with house.running():
+        await house.end_of(await house.add(priority=1500))
+    children = {row.task_class: row for row in house.store.tables.active.values()}
+    datas = {name: house.store.tables.data[row.data_id] for name, row in children.items()}
+    assert datas == {"NestedWorker": '{"a":{},"b":[]}', "FlatWorker": "[ ]", "PlainWorker": "9", "LateWorker": "null"}
+    priorities = {name: row.priority for name, row in children.items()}
+    assert priorities == {"NestedWorker": 4000, "FlatWorker": 3000, "PlainWorker": 1500, "LateWorker": 1500}
+    assert children["NestedWorker"].object_phid == "PHID-1"
+    assert children["FlatWorker"].container_phid == "PHID-2"
+    assert children["LateWorker"].lease_expires == 4000000000
+
+
+async def test_data_of_a_follow_up_that_is_no_text_is_kept_as_it_stands_there(php: StubPhp) -> None:
+    body = (
+        b'{"error_code":null,"error_info":null,"result":{"executionVersion":1,"result":"success","followups":'
+        b'[{"taskClass":"ChildWorker","data":{"z":1.0,"a":123456789012345678901234567890,"e":[],"o":{}}}]}}'
+    )
+    php.work = replies(Http(200, body))
+    house = House(php, classes=frozenset({"PhpWorker"}))
+    async with house.running():
+        await house.end_of(await house.add())
+    (child,) = house.store.tables.active.values()
+    assert house.store.tables.data[child.data_id] == '{"z":1.0,"a":123456789012345678901234567890,"e":[],"o":{}}'
+
+
+async def test_follow_ups_of_a_failure_are_not_stored(php: StubPhp) -> None:
+    """R097. They come with the run that succeeds."""
+    php.work = answers(result="failure", failureReason="x", followups=CHILDREN)
+    house = House(php, classes=frozenset({"PhpWorker"}))
+    async with house.running():
+        await house.waiting(await house.add(), "(retry)")
+    assert len(house.store.tables.active) == 1
+
+
+@pytest.mark.parametrize(
+    ("followups", "words"),
+    [
+        ([{"taskClass": "C"}] * 1001, "1001"),
+        ([{"taskClass": "C" * 65}], "task_class"),
+        ([{"taskClass": "C", "options": {"priority": -1}}], "priority"),
+    ],
+)
+async def test_follow_ups_that_no_store_can_hold_end_the_task_instead_of_running_it_for_ever(
+    php: StubPhp, followups: list[Any], words: str
+) -> None:
+    php.work = answers(result="success", followups=followups)
+    async with House(php).running() as house:
+        task_id = await house.add()
+        assert (await house.end_of(task_id)).result is Result.FAILURE
+        (message,) = house.history(task_id)
+    assert words in message
+
+
+# ---- nobody knows
+
+
+LOST = {
+    "php-fpm ended the request": stub.PHP_CUT_OFF,
+    "the web server lost patience": stub.NGINX_TIMEOUT,
+    "a worker called exit()": stub.EXIT,
+    "the connection was lost": stub.HANG_UP,
+    "the reply was cut off": Http(200, b'{"result"', cut=True),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+async def test_a_lost_answer_counts_nothing_and_the_task_comes_back_after_the_lease_of_its_class(
+    php: StubPhp, case: str
+) -> None:
+    php.lease_durations["LongWorker"] = 14_400
+    php.work = replies(LOST[case])
+    async with House(php).running() as house:
+        for task_class, seconds in (("PhpWorker", 7200), ("LongWorker", 14_400)):
+            task_id = await house.add(task_class)
+            row = await house.waiting(task_id, "(unknown)")
+            assert (row.failure_count, row.lost_count, house.history(task_id)) == (0, 0, [])
+            assert seconds - 2 <= from_now(row.lease_expires) <= seconds
+            assert await house.store.awaken([task_id]) == 0
+    assert len(php.runs) == 2
+
+
+async def test_a_call_lasts_no_longer_than_the_lease_of_its_class(php: StubPhp) -> None:
+    done = asyncio.Event()
+
+    async def slow(call: Call) -> dict[str, Any]:
+        await done.wait()
+        return {"result": "success"}
+
+    php.lease_durations["PhpWorker"] = 1
+    php.work = slow
+    async with House(php).running() as house:
+        task_id = await house.add()
+        row = await house.waiting(task_id, "(unknown)")
+        assert (row.failure_count, row.lost_count) == (0, 0)
+        assert php.running[task_id] == 1
+    done.set()
+
+
+async def test_a_run_that_a_stopping_process_leaves_behind_is_not_given_back_as_if_it_had_not_run(php: StubPhp) -> None:
+    async def slow(call: Call) -> dict[str, Any]:
+        await asyncio.sleep(60)
+        return {"result": "success"}
+
+    php.work = slow
+    house = House(php)
+    async with house.running():
+        task_id = await house.add()
+        await until(lambda: php.runs == [task_id])
+    row = house.active(task_id)
+    assert row.lease_owner == "(unknown)"
+    assert 7190 <= from_now(row.lease_expires) <= 7200
+
+
+# ---- leases
+
+
+async def slowly(call: Call) -> dict[str, Any]:
+    await asyncio.sleep(0.3)
+    return {"result": "success"}
+
+
+@pytest.mark.parametrize(("wanted", "held"), [(None, 7200), (600, 600)])
+async def test_without_a_lock_in_php_the_row_is_held_for_a_whole_run_before_it_begins(
+    php: StubPhp, wanted: int | None, held: int
+) -> None:
+    php.work = slowly
+    if wanted is not None:
+        php.lease_durations["PhpWorker"] = wanted
+    async with House(php).running() as house:
+        task_id = await house.add()
+        await until(lambda: php.runs == [task_id])
+        assert held - 3 <= from_now(house.active(task_id).lease_expires) <= held
+        told = php.calls[-1].params["leaseExpires"]
+        assert abs(told - (house.active(task_id).lease_expires or 0)) <= 1
+        await house.end_of(task_id)
+
+
+async def test_with_a_lock_in_php_the_ordinary_short_lease_will_do(php: StubPhp) -> None:
+    php.locks = True
+    php.work = slowly
+    async with House(php).running() as house:
+        task_id = await house.add()
+        await until(lambda: php.runs == [task_id])
+        assert from_now(house.active(task_id).lease_expires) <= 20
+        await house.end_of(task_id)
+
+
+async def test_a_task_that_php_still_runs_is_not_begun_a_second_time(php: StubPhp) -> None:
+    """The connection was lost; the lock says that the run goes on; it comes again until the lock is free."""
+    php.locks = True
+    release = asyncio.Event()
+
+    async def outlive(call: Call) -> dict[str, Any]:
+        if len(php.runs) == 1:
+            await release.wait()
+        return {"result": "success"}
+
+    php.work = outlive
+    php.lease_durations["PhpWorker"] = 1
+    async with House(php, lease_seconds=3).running() as house:
+        task_id = await house.add()
+        await house.waiting(task_id, "(unknown)")  # the call took as long as its class may
+        count = len(php.calls)
+        await until(lambda: sum(call.phase == "execute" for call in php.calls[count:]) > 0)
+        assert php.runs == [task_id]
+        release.set()
+        row = await house.end_of(task_id)
+    assert (row.result, row.failure_count, row.lost_count) == (Result.SUCCESS, 0, 0)
+    assert php.doubled == set()
+
+
+async def test_renewals_go_on_while_php_works(php: StubPhp) -> None:
+    """R001, R124: a call that lasts longer than the lease of the worker."""
+    php.locks = True
+
+    async def longer(call: Call) -> dict[str, Any]:
+        await asyncio.sleep(3.5)
+        return {"result": "success"}
+
+    php.work = longer
+    house, other = House(php, lease_seconds=1), None
+    async with house.running():
+        other = House(php, store=house.store, lease_seconds=1)
+        async with other.running():
+            task_id = await house.add()
+            row = await house.end_of(task_id)
+    assert (row.result, php.runs) == (Result.SUCCESS, [task_id])
+
+
+# ---- round trips
+
+
+async def test_a_task_costs_one_call_once_its_class_is_known(php: StubPhp) -> None:
+    async with House(php).running() as house:
+        for task_class in ("OneWorker", "TwoWorker"):
+            for _ in range(5):
+                await house.end_of(await house.add(task_class))
+    assert php.probes() == 1
+    assert php.phases().count("prepare") == 2
+    assert php.phases().count("execute") == 10
+
+
+async def test_calls_at_once_are_bounded(php: StubPhp) -> None:
+    php.work = slowly
+    async with House(php, concurrency=2).running() as house:
+        ids = [await house.add() for _ in range(6)]
+        for task_id in ids:
+            await house.end_of(task_id)
+    assert php.most_at_once == 2
+
+
+# ---- classes
+
+
+async def test_only_classes_that_php_may_run_are_leased(php: StubPhp) -> None:
+    async with House(php, patterns=("Exact", "*IndexWorker")).running() as house:
+        others = [await house.add(name) for name in ("Exacter", "IndexWorkers", "exact")]
+        for name in ("Exact", "SearchIndexWorker"):
+            await house.end_of(await house.add(name))
+        assert [house.active(task_id).lease_owner for task_id in others] == [None] * 3
+        assert house.worker.lease_loop.supported == ["*IndexWorker", "Exact"]
+    assert {call.params["taskClass"] for call in php.calls if call.phase == "execute"} == {"Exact", "SearchIndexWorker"}
+
+
+async def test_a_class_that_php_does_not_allow_is_put_off_without_a_failure(php: StubPhp) -> None:
+    php.work = replies(error("ERR-WORKER-CLASS", "This class is not allowed here."))
+    async with House(php).running() as house:
+        row = await house.waiting(await house.add(), "(yield)")
+        assert row.failure_count == 0
+        assert from_now(row.lease_expires) > 290
+
+
+async def test_a_mail_that_the_forks_method_cannot_read_is_kept(php: StubPhp) -> None:
+    php.work = answers(result="permanent-failure", failureReason='Task data for "X" was not valid JSON: scalar')
+    async with House(php).running() as house:
+        row = await house.waiting(await house.add("PhabricatorMetaMTAWorker", "12"), "(yield)")
+        assert row.failure_count == 0
+        broken = await house.add("PhabricatorMetaMTAWorker", '{"a"')
+        assert (await house.end_of(broken)).result is Result.FAILURE
+
+
+async def test_a_failing_class_does_not_hold_up_the_others_for_long(php: StubPhp) -> None:
+    async def mixed(call: Call) -> dict[str, Any] | Http:
+        return stub.FATAL if call.params["taskClass"] == "PoisonWorker" else {"result": "success"}
+
+    php.work = mixed
+    async with House(php).running() as house:
+        poison = [await house.add("PoisonWorker") for _ in range(5)]
+        good = [await house.add("GoodWorker") for _ in range(20)]
+        with anyio.fail_after(10):
+            for task_id in good:
+                await house.end_of(task_id)
+        for task_id in poison:
+            await house.waiting(task_id, "(retry)")
+            assert "UNRECOVERABLE FATAL ERROR" in house.history(task_id)[0]

@@ -1,0 +1,94 @@
+"""A web server behind the gateway, which can wait, stream and break off."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from msgspec import Struct
+
+
+class Request(Struct, frozen=True):
+    """One request as it arrived; header names in lower case."""
+
+    line: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Upstream:
+    """One web server. Tests say how it answers."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.requests: list[Request] = []
+        self.reply: tuple[int, list[tuple[str, str]], bytes] = (200, [], b'{"result":null}')
+        self.wait = 0.0
+        self.pieces: list[bytes] = []
+        """sent one by one, in place of the reply; each but the first waits for `go_on`"""
+        self.break_off = False
+        self.go_on = asyncio.Event()
+        self.arrived = b""
+        """what has come of the body under way"""
+        self.open = 0
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator["Upstream"]:
+        """Serve on a free port."""
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await self._serve(reader, writer)
+        finally:
+            self.open -= 1
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in head[1:] if line)}
+        self.arrived = b""
+        if headers.get("transfer-encoding") == "chunked":
+            while size := int(await reader.readline(), 16):
+                self.arrived += await reader.readexactly(size)
+                await reader.readline()
+            await reader.readline()
+        else:
+            self.arrived = await reader.readexactly(int(headers.get("content-length", "0")))
+        self.requests.append(Request(head[0], headers, self.arrived))
+        if self.wait and await self._hung_up(reader):
+            return
+        if self.pieces:
+            await self._stream(writer)
+            return
+        status, more, body = self.reply
+        lines = [f"HTTP/1.1 {status} X", "Date: yesterday", f"Content-Length: {len(body)}"]
+        lines += [f"{name}: {value}" for name, value in more]
+        shown = b"" if head[0].startswith("HEAD") else body
+        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + shown)
+        await writer.drain()
+
+    async def _hung_up(self, reader: asyncio.StreamReader) -> bool:
+        """Wait as long as it takes; whether the caller has gone meanwhile."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.wait):
+                await reader.read()
+                return True
+        return False
+
+    async def _stream(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for number, piece in enumerate(self.pieces):
+            if number:
+                await self.go_on.wait()
+            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            await writer.drain()
+        if not self.break_off:
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()

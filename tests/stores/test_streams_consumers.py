@@ -1,0 +1,199 @@
+"""Several instances in one group: each task once, and nothing is left with those that die or stop."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from queue_runtime.errors import StoreUnavailable
+from queue_runtime.store import Store, StoreOptions
+from stores.dispatchable import Page, Which
+from stores.sqlite import SqliteStore
+from stores.streams import StreamsStore
+from stores.streams_feeder import Tending
+from tests.faulty_store import FaultyStore, Reply
+from tests.servers import RedisServer
+from tests.stores.streams_house import KEYS, House, add, finish, open_house, over, take, until
+
+BRISK = Tending(every=0.05, reclaim=0.1, forget=0.1, old=60)
+
+
+@pytest.fixture
+async def house(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[House]:
+    async with open_house(tmp_path, redis_server) as house:
+        yield house
+
+
+async def drain(store: Store, ran: list[int], number: int) -> None:
+    """Lease and finish with others until so many have run."""
+    while len(ran) < number:
+        tasks = await take(store, random.randint(1, 9))
+        await finish(store, tasks)
+        ran += [task.id for task in tasks]
+        if not tasks:
+            await store.changed(0.05)
+
+
+async def test_two_instances_in_one_group_run_each_task_once(house: House) -> None:
+    stores = [await house.store() for _ in range(3)]
+    ids = [task_id for store in stores for task_id in await add(store, number=200)]
+    ran: list[int] = []
+    async with asyncio.timeout(60):
+        await asyncio.gather(*[drain(store, ran, 600) for store in stores])
+    assert sorted(ran) == sorted(ids)
+    assert {row.lost_count for row in await stores[0].list_archived(1000)} == {0}
+    await until(house.is_empty)
+
+
+async def test_an_instance_takes_no_more_than_its_free_slots(house: House) -> None:
+    """R042: another instance can have the rest."""
+    first, second = await house.store(), await house.store()
+    ids = await add(first, number=100)
+    assert len(await take(first, 2)) == 2
+    for _ in range(3):
+        await first.changed(0.05)
+    await until(lambda: house.pending() == 0)
+    assert [task.id for task in await take(second, 100)] == ids[2:]
+
+
+async def test_what_a_killed_consumer_had_read_goes_to_others(house: House) -> None:
+    """R041: and its name is forgotten. The record decides whether it is still work."""
+    store = await house.store(tending=BRISK)
+    ids = await add(store, number=5)
+    assert await take(store, 0) == []
+    await store.changed(0)
+    house.redis.xgroup_create(KEYS + "default", "queue-runtime", id="0")
+    house.redis.xreadgroup("queue-runtime", "dead", {KEYS + "default": ">"}, count=3)
+    await store.cancel(ids[:1])
+    found: list[int] = []
+    async with asyncio.timeout(5):
+        while len(found) < 4:
+            found += [task.id for task in await take(store, 5)]
+            await store.changed(0.02)
+    assert sorted(found) == ids[1:]
+    await until(lambda: not house.waiting())
+    async with asyncio.timeout(5):
+        while "dead" in house.consumers():
+            await store.changed(0.05)
+
+
+class Held(FaultyStore):
+    """A record whose lease waits for the test, and may fail then."""
+
+    def __init__(self, record: SqliteStore) -> None:
+        super().__init__(record)
+        self._record = record
+        self.entered, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def dispatchable(self, which: Which, limit: int) -> Page:
+        return await self._record.dispatchable(which, limit)
+
+    async def _call(self, method: str, call: Callable[[], Awaitable[Reply]]) -> Reply:
+        if method == "lease":
+            self.entered.set()
+            await self.go_on.wait()
+        return await super()._call(method, call)
+
+
+async def test_a_slow_consumer_whose_entries_went_to_others_runs_nothing_twice(house: House) -> None:
+    """By idle time alone its entries are free; by the lease in the record the tasks are not."""
+    quick = await house.store(tending=BRISK)
+    record = Held(await house.record())
+    slow = await house.store(record=record)
+    ids = await add(quick, number=4)
+    late = asyncio.create_task(take(slow, 4))
+    await record.entered.wait()
+    found: list[int] = []
+    async with asyncio.timeout(5):
+        while len(found) < 4:
+            found += [task.id for task in await take(quick, 4)]
+            await quick.changed(0.02)
+    record.go_on.set()
+    assert await late == []
+    assert sorted(found) == ids
+
+
+async def test_a_record_that_fails_in_mid_claim_gives_the_entries_back(house: House) -> None:
+    """A database error is no end of an entry: it is delivered again."""
+    record = Held(await house.record())
+    record.go_on.set()
+    store = await house.store(record=record)
+    ids = await add(store, number=3)
+    record.refuse("lease")
+    with pytest.raises(StoreUnavailable):
+        await take(store, 5)
+    await until(lambda: sorted(house.waiting()) == ids and house.pending() == 0)
+    assert sorted(task.id for task in await take(store, 5)) == ids
+
+
+async def test_a_lease_that_is_cancelled_gives_its_entries_back(house: House) -> None:
+    record = Held(await house.record())
+    async with over(record, house.url) as store:
+        ids = await add(store, number=3)
+        leasing = asyncio.create_task(take(store, 2))
+        await record.entered.wait()
+        assert house.pending() == 2
+        leasing.cancel()
+        await asyncio.wait([leasing])
+    assert sorted(house.waiting()) == ids
+    assert house.pending() == 0
+
+
+async def test_a_stop_ends_the_blocking_read_at_once_and_leaves_the_group(house: House) -> None:
+    record = await house.record()
+    async with over(record, house.url, block_seconds=30) as store:
+        await add(store)
+        assert len(await take(store, 5)) == 1
+        await store.changed(0.1)
+        began = asyncio.get_running_loop().time()
+        waiting = asyncio.create_task(store.changed(30))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert asyncio.get_running_loop().time() - began < 2
+    assert house.consumers() == []
+
+
+async def test_restarts_leave_no_consumers_behind(house: House) -> None:
+    """R041, R038: a killed one is forgotten when it has been silent long enough."""
+    record = await house.record()
+    for _ in range(20):
+        async with over(record, house.url) as store:
+            await add(store)
+            assert len(await take(store, 5)) == 1
+    assert house.consumers() == []
+    for number in range(20):
+        house.redis.xreadgroup("queue-runtime", f"killed {number}", {KEYS + "default": ">"}, count=1)
+    store = await house.store(tending=BRISK)
+    await take(store)
+    async with asyncio.timeout(5):
+        while len(house.consumers()) > 1:
+            await store.changed(0.05)
+
+
+async def test_an_entry_wakes_another_instance_at_once(house: House) -> None:
+    first, second = await house.store(), await house.store(options=StoreOptions())
+    await second.changed(0)
+    while await second.changed(0.3):
+        pass
+    waiting = asyncio.create_task(second.changed(5))
+    await asyncio.sleep(0.05)
+    began = asyncio.get_running_loop().time()
+    (task_id,) = await add(first)
+    assert await waiting
+    assert asyncio.get_running_loop().time() - began < 0.5
+    assert [task.id for task in await take(second, 5)] == [task_id]
+
+
+async def test_waiting_for_news_takes_no_entry_from_anybody(house: House) -> None:
+    """An instance that only serves the API, or whose slots are busy, holds nothing up."""
+    idle: StreamsStore = await house.store()
+    store = await house.store()
+    waiting = asyncio.create_task(idle.changed(5))
+    await asyncio.sleep(0.1)
+    ids = await add(store, number=5)
+    assert await waiting
+    assert house.pending() == 0
+    assert [task.id for task in await take(store, 10)] == ids
