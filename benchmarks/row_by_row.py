@@ -25,7 +25,7 @@ from stores.mysql_settings import MysqlSettings
 from stores.mysql_text import Sql, Value
 
 LEASE_SECONDS = 20
-_NOW, _DATA = ACTIVE_WIDTH, ACTIVE_WIDTH + 1
+_DATA = ACTIVE_WIDTH
 
 
 class RowByRow:
@@ -35,7 +35,7 @@ class RowByRow:
         self._connection = connection
         self._options = options_of(config)
         self._statements = mysql_server.statements(settings, self._options, companion=True, skips_locked=True)
-        self._now = Sql("UNIX_TIMESTAMP()")
+        self._time = self._fill("time", now=Sql("UNIX_TIMESTAMP()"))
 
     async def run(self, tally: Tally, name: str) -> None:
         """Until a lease finds nothing."""
@@ -45,19 +45,21 @@ class RowByRow:
             await self._archive(row[ID])
 
     async def _lease(self, owner: str) -> Row | None:
-        take_ready = self._fill("take_ready", limit=1, without=(0,), now=self._now)
-        rows = (await self._connection.run(f"BEGIN;{take_ready}"))[1].rows
+        take_ready = self._fill("take_ready", limit=1, without=(0,))
+        _, time, picked = await self._connection.run(f"BEGIN;{self._time};{take_ready}")
+        rows = picked.rows
         if not rows:
             await self._connection.run("ROLLBACK")
             return None
-        take = self._fill("take", owner=owner, expires=int(rows[0][_NOW]) + LEASE_SECONDS, ids=[rows[0][ID]])
+        take = self._fill("take", owner=owner, expires=int(time.rows[0][0]) + LEASE_SECONDS, ids=[rows[0][ID]])
         await self._connection.run(f"{take};COMMIT")
         return rows[0]
 
     async def _archive(self, task_id: int) -> None:
-        lock = self._fill("lock_rows", ids=[task_id], now=self._now)
-        (row,) = (await self._connection.run(f"BEGIN;{lock}"))[1].rows
-        ended = ended_task(active_task(row, self._options.routes), Result.SUCCESS, 1, int(row[_NOW]))
+        lock = self._fill("lock_rows", ids=[task_id])
+        _, time, locked = await self._connection.run(f"BEGIN;{self._time};{lock}")
+        (row,) = locked.rows
+        ended = ended_task(active_task(row, self._options.routes), Result.SUCCESS, 1, int(time.rows[0][0]))
         insert = self._fill("insert_archived", rows=Sql(archived_literal(ended, phids(row))))
         delete = self._fill("delete_active", ids=[task_id], count=1)
         await self._connection.run(f"{insert};{delete};COMMIT")

@@ -15,7 +15,7 @@ from queue_runtime.store import Routes
 from queue_runtime.task import Pause, PauseKind
 from stores.mysql_driver import Row
 from stores.mysql_session import Session
-from stores.mysql_text import Value
+from stores.mysql_text import Sql, Value, literal
 
 EXAMINED = 5000
 """Most rows that one call looks at in either phase."""
@@ -88,26 +88,26 @@ class LeaseFilter(Struct, frozen=True):
 
     @property
     def values(self) -> dict[str, Value]:
-        """The classes for a statement. SQL takes 'A ' for 'A', so its answer is looked at again."""
+        """The classes for a statement that compares them as bytes."""
         return {
             "every_class": self.classes is None,
-            "classes": self.classes or (),
-            "not_classes": self.not_classes or ("",),
+            "classes": _as_bytes(self.classes or ()),
+            "not_classes": _as_bytes(self.not_classes or ("",)),
         }
-
-    def passes_class(self, task_class: str) -> bool:
-        """Whether rows of this class pass, as far as the class goes."""
-        return (self.classes is None or task_class in self.classes) and task_class not in self.not_classes
 
     def passes(self, row: Row) -> bool:
         """Whether a candidate passes."""
         task_class = row[_CLASS]
-        if not self.passes_class(task_class):
+        if (self.classes is not None and task_class not in self.classes) or task_class in self.not_classes:
             return False
         if not self.by_queue:
             return True
         queue = row[_QUEUE] or self.routes.queue_for(task_class)
         return (self.queues is None or queue in self.queues) and queue not in self.not_queues
+
+
+def _as_bytes(names: Collection[str]) -> Sql:
+    return Sql(literal([name.encode(errors="backslashreplace") for name in sorted(names)]))
 
 
 class Candidates:

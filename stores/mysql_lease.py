@@ -34,7 +34,6 @@ from stores.mysql_rows import (
     LOST,
     OWNER,
     SPENT,
-    TASK_CLASS,
     active_task,
     is_utf8,
     leased_task,
@@ -227,7 +226,7 @@ class _Leasing:
                 last_id=last & U32,
                 **wanted.values,
             )
-            await self._sift([row for row in rows if wanted.passes_class(row[TASK_CLASS])])
+            await self._sift(rows)
         return at_end or self._room <= 0
 
     async def _from_candidates(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from pymysql.converters import escape_string
 
-Value = int | str | bytes | None | Collection[int] | Collection[str]
+Value = int | str | bytes | None | Collection[int] | Collection[str] | Collection[bytes]
 
 
 class Sql(str):

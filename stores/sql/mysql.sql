@@ -201,7 +201,8 @@ SELECT {columns}, {payload} FROM (
 ORDER BY a.priority, a.id;
 
 -- fragment: of_classes
-(:every_class OR taskClass IN (:classes)) AND taskClass NOT IN (:not_classes)
+-- As bytes, because the collation takes 'A ' for 'A'.
+(:every_class OR CAST(taskClass AS BINARY) IN (:classes)) AND CAST(taskClass AS BINARY) NOT IN (:not_classes)
 
 -- name: glance
 -- In: depth, a filter of classes. Out: how many rows the head of the queue has up to this depth, how many of them are

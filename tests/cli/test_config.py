@@ -180,17 +180,9 @@ def test_settings_of_another_store_beside_the_default_one_say_how_it_was_chosen(
     )
 
 
-def test_a_store_of_a_later_version_is_refused_as_such() -> None:
-    assert problems(STORE="streams", RECORD="mysql") == (
-        "QUEUE_RUNTIME_STORE is streams, and this version has sqlite, mysql, redis and remote only"
-    )
-    assert "QUEUE_RUNTIME_SQLITE_PATH is a setting for" in problems(STORE="streams", SQLITE_PATH="x")
-    assert "(a later version; this one has sqlite, mysql, redis and remote only)" in problems(RECORD="mysql")
-
-
 def test_an_unknown_store_is_never_replaced_by_the_default() -> None:
     assert problems(STORE="sqlit", MYSQL_HOST="db") == (
-        "QUEUE_RUNTIME_STORE must be one of sqlite, mysql, redis, remote: did you mean sqlite? (it is 'sqlit')"
+        "QUEUE_RUNTIME_STORE must be one of sqlite, mysql, redis, remote, streams: did you mean sqlite? (it is 'sqlit')"
     )
     assert "QUEUE_RUNTIME_SQLITE_FOO is not a setting" in problems(SQLITE_FOO="1")
     assert "did you mean QUEUE_RUNTIME_MYSQL_HOST?" in problems(STORE="mysql", MYSQL_HOSTS="1")
@@ -326,7 +318,7 @@ def test_handlers_are_modules_or_files() -> None:
 
 def test_filters_take_exact_names() -> None:
     config = load_config({"QUEUE_RUNTIME_TASK_CLASSES": "A, B", "QUEUE_RUNTIME_QUEUES": "high,low"})
-    assert (config.task_classes, config.queues) == (frozenset("AB"), frozenset({"high", "low"}))
+    assert (config.task_classes, config.queues) == (frozenset("AB"), ("high", "low"))
     assert "patterns are for QUEUE_RUNTIME_ROUTES" in problems(TASK_CLASSES="*Worker")
     assert "QUEUE_RUNTIME_QUEUES" in problems(QUEUES="a b")
     assert "QUEUE_RUNTIME_QUEUES" in problems(QUEUES=",")

@@ -26,6 +26,10 @@ def settings_of(store: str, servers: Servers, folder: Path) -> dict[str, str]:
             servers.phorge.empty()
             servers.phorge.create_account("phorge", "pw", GRANTS)
             return {"STORE": store, "MYSQL_SOCKET": servers.mariadb.socket, "MYSQL_PASSWORD": "pw"}
+        case "streams":
+            servers.redis_client.flushall()
+            path = str(folder / "queue.sqlite")
+            return {"STORE": store, "RECORD": "sqlite", "SQLITE_PATH": path, "REDIS_URL": servers.redis.socket_url}
         case _:
             servers.redis_client.flushall()
             return {"STORE": store, "REDIS_URL": servers.redis.socket_url}

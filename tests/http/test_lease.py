@@ -109,7 +109,7 @@ async def test_a_long_poll_is_answered_when_work_arrives(opened: Opened) -> None
     store = FaultyStore(opened.store)
     async with open_house(store) as house:
         poll = asyncio.create_task(house.lease(waitSeconds=30))
-        await until(lambda: store.calls["lease"] == 1)
+        await until(lambda: store.calls["lease"] >= 1)
         task_id = await house.enqueue()
         async with asyncio.timeout(5):
             assert [task["id"] for task in await poll] == [task_id]
@@ -155,13 +155,14 @@ async def test_while_stopping_nothing_is_leased_and_long_polls_end(opened: Opene
     store = FaultyStore(opened.store)
     async with open_house(store) as house:
         poll = asyncio.create_task(house.lease(waitSeconds=30))
-        await until(lambda: store.calls["lease"] == 1)
+        await until(lambda: store.calls["lease"] >= 1)
         house.lifecycle.stopping.set()
         async with asyncio.timeout(5):
             assert await poll == []
+        before = store.calls["lease"]
         await house.enqueue()
         assert await house.lease() == []
-        assert store.calls["lease"] == 1
+        assert store.calls["lease"] == before
 
 
 class Caller:

@@ -54,8 +54,8 @@ MYSQL_FAULTS: tuple[Mutant, ...] = (
     mysql(
         "payloads of MySQL are shifted by one",
         "enqueue",
-        "first_id, answer.insert_id, now)",
-        "first_id, answer.insert_id + 1, now)",
+        "first_id, answer.insert_id, int(",
+        "first_id, answer.insert_id + 1, int(",
         "payloads",
         "enqueue",
     ),
@@ -77,11 +77,10 @@ MYSQL_FAULTS: tuple[Mutant, ...] = (
         "losses",
     ),
     mysql("a pause of a queue is ignored on MySQL", "candidates", "and queue not in self.not_queues", "", "pause"),
-    mysql(
+    sql(
         "MySQL looks past `without`",
-        "candidates",
-        "row[_EXPIRES] is None and row[_ID] not in self._without and",
-        "row[_EXPIRES] is None and",
+        "WHERE {ready} AND id NOT IN (:without) AND {of_classes}",
+        "WHERE {ready} AND {of_classes}",
         "lease_filters",
     ),
     mysql(

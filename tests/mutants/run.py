@@ -67,25 +67,35 @@ def load(path: str, text: str) -> None:
     setattr(import_module(parent), leaf, module)
 
 
-def run_suite(mutant: Mutant) -> int:
-    """The exit code of pytest with the fault planted: 1 when a test failed."""
+def run_suite(mutant: Mutant, folder: str) -> int:
+    """The exit code of pytest with the fault planted, in this folder: 1 when a test failed."""
     plant(mutant)
     contract = ROOT / "tests" / "contract"
     files = sorted(str(file) for topic in mutant.caught_by for file in contract.glob(f"test_{topic}.py"))
-    chosen = ["-x", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--no-header", "--tb=line", "--assert=plain"]
+    chosen = [
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:hypothesispytest",
+        "--no-header",
+        "--tb=line",
+        "--assert=plain",
+        f"--basetemp={folder}/tests",
+    ]
     return int(pytest.main([*chosen, "-k", f"{mutant.backend} and not streams and not remote", *files]))
 
 
 def run_apart(mutant: Mutant) -> tuple[int, str]:
     """The same in a process of its own; the exit code, and the last lines that pytest wrote."""
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryDirectory() as folder:
         child = os.fork()
         if child == 0:
             code = 70
             try:
                 os.dup2(output.fileno(), 1)
                 os.dup2(output.fileno(), 2)
-                code = run_suite(mutant)
+                code = run_suite(mutant, folder)
             except Exception:  # noqa: BLE001  whatever it is, the parent shows it
                 traceback.print_exc()
             finally:

@@ -151,6 +151,17 @@ async def test_a_failover_to_a_replica_loses_nothing(house: House, own_redis: Re
             old.redis.replicaof("NO", "ONE")
 
 
+async def test_a_server_that_forgets_its_scripts_disturbs_nobody(house: House) -> None:
+    """R033"""
+    store = await house.store()
+    for _ in range(30):
+        house.redis.script_flush()
+        ids = await add(store, number=3)
+        house.redis.script_flush()
+        assert await run_all(store, 3) == ids
+    assert store.dispatch.falls == 0
+
+
 async def test_instances_with_and_without_redis_share_a_record(house: House) -> None:
     """The record's claim decides."""
     with_redis, without = await house.store(), await house.store(url=NOWHERE)

@@ -1,0 +1,158 @@
+"""The dispatch over Phorge's own tables, beside PHP that enqueues, awakens and runs tasks by itself."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+from redis import Redis
+
+from queue_runtime.store import Routes, Store, StoreOptions
+from queue_runtime.task import NewTask, Pause, PauseKind, Yield
+from stores import mysql
+from stores.streams import StreamsStore
+from stores.streams_feeder import Tending
+from tests.backends import Servers
+from tests.phorge_php import Php, Taskmaster
+from tests.phorge_tables import PhorgeTables
+from tests.stores.mysql_tables import draw_id, insert_active
+from tests.stores.streams_house import KEYS, add, finish, over, take
+
+BRISK = Tending(every=0.1, old=0.2)
+
+
+class Office:
+    """Instances of the store on one server each of Phorge and Redis."""
+
+    def __init__(self, stack: AsyncExitStack, phorge: PhorgeTables, servers: Servers) -> None:
+        self._stack = stack
+        self.phorge = phorge
+        self.redis: Redis = servers.redis_client
+        self._url = servers.redis.socket_url
+
+    async def store(self, options: StoreOptions = StoreOptions()) -> StreamsStore:
+        record = await self._stack.enter_async_context(mysql.open_store(self.phorge.settings(), options))
+        return await self._stack.enter_async_context(over(record, self._url, options=options, tending=BRISK))
+
+    def waiting(self, queue: str = "default") -> int:
+        """Entries in a stream."""
+        return int(self.redis.xlen(KEYS + queue))
+
+
+@pytest.fixture
+async def office(phorge: PhorgeTables, servers: Servers) -> AsyncIterator[Office]:
+    servers.redis_client.flushall()
+    async with AsyncExitStack() as stack:
+        yield Office(stack, phorge, servers)
+
+
+async def taken(store: Store, number: int, *, seconds: float = 10) -> list[int]:
+    """Lease as the worker does, woken by `changed`, until so many tasks are there; their ids."""
+    found: list[int] = []
+    async with asyncio.timeout(seconds):
+        while len(found) < number:
+            found += [task.id for task in await take(store, number - len(found))]
+            if len(found) < number:
+                await store.changed(1)
+    return found
+
+
+async def test_what_php_schedules_is_dispatched_at_once(office: Office) -> None:
+    """R070"""
+    store = await office.store()
+    await store.changed(0)
+    with Php(office.phorge) as php:
+        for _ in range(3):
+            began = time.monotonic()
+            task_id = php.schedule("A")
+            assert await taken(store, 1) == [task_id]
+            assert time.monotonic() - began < 1
+
+
+async def test_a_task_that_php_delays_starts_in_its_second(office: Office) -> None:
+    store = await office.store()
+    due = int(time.time()) + 2
+    with Php(office.phorge) as php:
+        task_id = php.schedule("A", delay_until=due)
+        assert await taken(store, 1) == [task_id]
+    assert due <= time.time() < due + 1.1
+
+
+async def test_a_row_whose_id_was_drawn_long_before_it_can_be_seen_is_found(office: Office) -> None:
+    store = await office.store()
+    early = draw_id(office.phorge)
+    later = await add(store, number=5)
+    assert sorted(await taken(store, 5)) == later
+    await asyncio.sleep(1.2)  # nobody waits for it specially any more
+    insert_active(office.phorge, early)
+    assert await taken(store, 1, seconds=5) == [early]
+
+
+async def test_a_yield_that_php_awakens_is_dispatched_at_once(office: Office) -> None:
+    """R077: its time goes back an hour, behind everything that was looked at."""
+    store = await office.store()
+    await add(store)
+    tasks = await take(store)
+    await finish(store, tasks, Yield(wait=600))
+    with Php(office.phorge) as php:
+        assert php.awaken([tasks[0].id]) == 1
+    assert await taken(store, 1, seconds=3) == [tasks[0].id]
+
+
+async def test_tasks_that_php_runs_itself_leave_the_streams_too(office: Office) -> None:
+    """R039, mixed fleet: the row decides, and what nobody reads is dropped by the sweep."""
+    store = await office.store()
+    ids = await add(store, number=6)
+    with Taskmaster(office.phorge) as taskmaster:
+        for _ in range(4):
+            assert taskmaster.step(lambda _task: ())
+        done = taskmaster.archived
+    assert sorted(done) == ids[:4]
+    assert await taken(store, 2) == ids[4:]
+    async with asyncio.timeout(5):
+        while office.waiting():
+            await store.sweep(100)
+            await asyncio.sleep(0.05)
+
+
+async def test_rows_are_in_the_queue_of_their_class_or_of_their_own(office: Office) -> None:
+    """Queue, idempotency and attempts go through the companion."""
+    store = await office.store(StoreOptions(routes=Routes((("Mail*", "high"), ("*Index", "search")))))
+    await store.changed(0)
+    with Php(office.phorge) as php:
+        php.schedule("SlowIndex", priority=1)
+        php.schedule("MailWorker", priority=9000)
+    await store.enqueue([NewTask(task_class="SlowIndex", queue="events", idempotency_key="k")] * 2)
+    async with asyncio.timeout(5):
+        while not (office.waiting("high") and office.waiting("search")):
+            await store.changed(0.1)
+    tasks = await take(store, 10)
+    assert [(task.task_class, task.queue) for task in tasks] == [
+        ("MailWorker", "high"),
+        ("SlowIndex", "events"),
+        ("SlowIndex", "search"),
+    ]
+
+
+async def test_a_pause_lifted_by_an_instance_without_redis_is_noticed(office: Office) -> None:
+    store = await office.store()
+    await store.pause(Pause(PauseKind.CLASS, "A"))
+    (task_id,) = await add(store)
+    assert await take(store, 5) == []
+    async with mysql.open_store(office.phorge.settings()) as plain:
+        await plain.resume(Pause(PauseKind.CLASS, "A"))
+    assert await taken(store, 1, seconds=5) == [task_id]
+
+
+async def test_a_database_that_was_restored_is_dispatched_from_its_first_id(office: Office) -> None:
+    store = await office.store()
+    await add(store, number=50)
+    assert len(await taken(store, 50)) == 50
+    office.phorge.empty()
+    ids = await add(store, number=3)
+    assert max(ids) <= 3
+    assert sorted(await taken(store, 3)) == ids
+    with Php(office.phorge) as php:
+        task_id = php.schedule("A")
+        assert await taken(store, 1, seconds=3) == [task_id]
