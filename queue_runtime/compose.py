@@ -47,8 +47,11 @@ from queue_runtime.sweep_loop import SweepLoop
 from queue_runtime.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from stores.dispatchable import Record
+    from stores.mysql import MysqlStore
     from stores.mysql_settings import MysqlSettings
     from stores.redis import RedisStore
+    from stores.sqlite import SqliteStore
 
 log = structlog.get_logger()
 
@@ -68,13 +71,17 @@ def run(config: Config, read: Callable[[], Reading]) -> int:
     return anyio.run(serve, config, read, registry, entries, backend="asyncio", backend_options=options)
 
 
+_PACKAGES = {"uvicorn": ("uvicorn", "httptools"), "uvloop": ("uvloop",), "asyncmy": ("asyncmy",)}
+"""What a choice needs beyond the dependencies of every install."""
+
+
 def check_extras(config: Config) -> None:
     """Raise ConfigError where a chosen part is not installed."""
     chosen = {"SERVER": config.server, "EVENT_LOOP": config.event_loop, "MYSQL_DRIVER": config.mysql_driver}
     missing = [
         f"{PREFIX}{name}={choice} needs the extra: pip install 'queue-runtime[fast]'"
         for name, choice in chosen.items()
-        if choice in {"uvicorn", "uvloop", "asyncmy"} and find_spec(choice) is None
+        if any(find_spec(package) is None for package in _PACKAGES.get(choice, ()))
     ]
     if missing:
         raise ConfigError(missing)
@@ -121,7 +128,7 @@ class Backend(NamedTuple):
     """looks at everything; with True it also repairs what can be repaired"""
 
 
-def _open_sqlite(config: Config, options: StoreOptions) -> AbstractAsyncContextManager[Store]:
+def _open_sqlite(config: Config, options: StoreOptions) -> AbstractAsyncContextManager["SqliteStore"]:
     from stores import sqlite
 
     return sqlite.open_store(config.sqlite_path, options, synchronous=config.sqlite_synchronous)
@@ -158,7 +165,7 @@ def _mysql_settings(config: Config) -> "MysqlSettings":
     )
 
 
-def _open_mysql(config: Config, options: StoreOptions) -> AbstractAsyncContextManager[Store]:
+def _open_mysql(config: Config, options: StoreOptions) -> AbstractAsyncContextManager["MysqlStore"]:
     from stores import mysql
 
     return mysql.open_store(_mysql_settings(config), options)
@@ -219,6 +226,39 @@ async def _examine_remote(config: Config, repair: bool) -> list[Finding]:
     return [*found, *([note("repair", "the store is the server's: repair it there")] if repair else [])]
 
 
+@asynccontextmanager
+async def _open_streams(config: Config, options: StoreOptions) -> AsyncIterator[Store]:
+    from stores import streams
+
+    opening: Callable[[Config, StoreOptions], AbstractAsyncContextManager[Record]]
+    opening = _open_mysql if config.record == "mysql" else _open_sqlite
+    async with (
+        opening(config, options) as record,
+        streams.open_store(
+            record,
+            config.redis_url,
+            options,
+            prefix=config.streams_prefix,
+            group=config.streams_group,
+            queues=config.queues or (),
+            policy=config.queue_policy,
+            block_seconds=config.block_seconds,
+        ) as store,
+    ):
+        yield store
+
+
+async def _create_streams(config: Config) -> list[Finding]:
+    return await BACKENDS[config.record].create(config)
+
+
+async def _examine_streams(config: Config, repair: bool) -> list[Finding]:
+    from stores import streams_doctor
+
+    found = await BACKENDS[config.record].examine(config, repair)
+    return [*found, *await streams_doctor.examine(config.redis_url, config.streams_prefix, config.streams_group)]
+
+
 _NOTHING_TO_REPAIR = note("repair", "this store's database keeps its indexes by itself, so there is nothing to repair")
 
 BACKENDS: Mapping[str, Backend] = {
@@ -226,6 +266,7 @@ BACKENDS: Mapping[str, Backend] = {
     "mysql": Backend(_open_mysql, _create_mysql, _examine_mysql),
     "redis": Backend(_open_redis, _create_redis, _examine_redis),
     "remote": Backend(_open_remote, _create_remote, _examine_remote),
+    "streams": Backend(_open_streams, _create_streams, _examine_streams),
 }
 
 
@@ -317,7 +358,7 @@ def build(
             retry_seconds=config.retry_seconds,
             max_lost=config.max_lost,
             classes=config.task_classes,
-            queues=config.queues,
+            queues=None if config.queues is None else frozenset(config.queues),
         )
     sweep_loop = cron_loop = None
     if "sweep" in config.roles:
