@@ -13,7 +13,7 @@ from queue_runtime.backoff import Outage
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.store import Store
-from queue_runtime.task import Complete, Failure, Retry, Settled, Settlement, Verdict
+from queue_runtime.task import MAX_MESSAGE, MAX_TRACE, Complete, Fail, Failure, Retry, Settled, Settlement, Verdict
 
 Done = Callable[[Settled], None]
 
@@ -50,8 +50,11 @@ class _Part:
         self.size = 0
         for settlement in settlements:
             outcome = settlement.outcome
-            if type(outcome) is Complete and outcome.followups:
-                self.size += sum(len(task.data) for task in outcome.followups)
+            if type(outcome) is Complete:
+                if outcome.followups:
+                    self.size += sum(len(task.data) for task in outcome.followups)
+            elif isinstance(outcome, Fail | Retry):
+                self.size += len(outcome.failure.message[:MAX_MESSAGE]) + len(outcome.failure.trace[:MAX_TRACE])
 
     @property
     def task_id(self) -> int:

@@ -129,29 +129,28 @@ class MysqlStore:
         return settled
 
     async def cancel(self, task_ids: Sequence[int]) -> list[ArchivedTask | None]:
-        answers = await self._change("cancel", task_ids, operating.cancel)
-        found = {row.id: row for answer in answers for row in answer if row is not None}
+        cancelled = await self._change("cancel", task_ids, operating.cancel)
+        found = {row.id: row for row in cancelled if row is not None}
         return [found.pop(task_id, None) for task_id in task_ids]
 
     async def awaken(self, task_ids: Sequence[int]) -> int:
-        return sum(await self._change("awaken", task_ids, lambda ledger, _: operating.awaken(ledger)))
+        return await self._change("awaken", task_ids, lambda ledger, _: operating.awaken(ledger))
 
     async def free(self, task_ids: Sequence[int]) -> int:
-        return sum(await self._change("free", task_ids, lambda ledger, _: operating.free(ledger)))
+        return await self._change("free", task_ids, lambda ledger, _: operating.free(ledger))
 
     async def priority(self, task_ids: Sequence[int], priority: int) -> int:
         check_range("priority", priority, 0, U32)
-        answers = await self._change("priority", task_ids, lambda ledger, _: operating.set_priority(ledger, priority))
-        return sum(answers)
+        return await self._change("priority", task_ids, lambda ledger, _: operating.set_priority(ledger, priority))
 
     async def delay(self, task_ids: Sequence[int], until: int) -> int:
         check_range("delay_until", until, 1, U32)
-        return sum(await self._change("delay", task_ids, lambda ledger, _: operating.delay(ledger, until)))
+        return await self._change("delay", task_ids, lambda ledger, _: operating.delay(ledger, until))
 
-    async def _change(self, operation: str, task_ids: Sequence[int], rule: mysql_settle.Rule[T]) -> list[T]:
-        answers = await mysql_settle.change(self._sessions, operation, task_ids, rule)
+    async def _change(self, operation: str, task_ids: Sequence[int], rule: mysql_settle.Rule[T]) -> T:
+        answer = await mysql_settle.change(self._sessions, operation, task_ids, rule)
         self._changes.ring()
-        return answers
+        return answer
 
     async def retry(self, task_ids: Sequence[int], *, repeat: bool = False) -> list[Task | None]:
         revived = await mysql_settle.retry(self._sessions, list(task_ids), repeat=repeat)
@@ -238,7 +237,7 @@ def _rings(settlement: Settlement, settled: Settled) -> bool:
 async def _write_pause(session: Session, statement: str, pause: Pause) -> bool:
     if not session.server.companion:
         raise InvalidRequest("kind", "a pause needs the companion database, which this account has not")
-    (answer,) = await session.trip(session.fill(statement, kind=pause.kind.value, name=pause.name))
+    (answer,) = await session.trip(session.fill(statement, kind=pause.kind.value, name=pause.name.encode()))
     return answer.affected > 0
 
 

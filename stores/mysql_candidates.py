@@ -7,13 +7,14 @@ next call of the same filter, so that rare rows behind a long queue are reached 
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 
 from queue_runtime.store import Routes
-from queue_runtime.task import Pause, PauseKind
+from queue_runtime.task import U32, Pause, PauseKind
 from stores.mysql_driver import Row
+from stores.mysql_left import REMEMBERED, Lefts, Place
 from stores.mysql_session import Session
 from stores.mysql_text import Sql, Value, literal
 
@@ -26,21 +27,15 @@ WINDOW = 1000
 _SPARE = 16
 """How many more rows than are wanted the first step of a walk reads: some will not pass."""
 
-_REMEMBERED = 100
-"""For how many filters a place or a count is kept."""
-
 CENSUS_SECONDS = 10.0
 """How long a count of a filter's classes is believed."""
 
 _ID, _PRIORITY, _CLASS, _QUEUE, _EXPIRES, _DUE = range(6)
 """Places in the `candidate_columns` and what follows them."""
 
-Place = tuple[int, int] | tuple[str, int]
-"""Where a walk is: (priority, id) on the way of phase 1, (class, id) on the way of the classes."""
-
 _HEAD: tuple[int, int] = (-1, 0)
-_REST = 10
-"""After a walk to the end that found nothing, the next one is not hurried for so many times as long as it took."""
+_DUE_HEAD = EXAMINED - WINDOW
+"""How many due rows are looked at from the beginning; the rest of EXAMINED where the last call stopped."""
 
 
 class LeaseFilter(Struct, frozen=True):
@@ -114,7 +109,8 @@ class Candidates:
     """What one opened store remembers of its walks."""
 
     def __init__(self) -> None:
-        self._left: dict[LeaseFilter, _Left] = {}
+        self._left = Lefts()
+        self._due_left = Lefts()
         self._census: dict[frozenset[str], tuple[float, int]] = {}
         self._delayed: tuple[float, int] = (0.0, 0)
         self.hurry = False
@@ -148,11 +144,10 @@ class Candidates:
         first: Sequence[Row] | None = None,
     ) -> list[int]:
         """Ids of up to `count` rows of phase 1, in its order. `first` is the answer of first_step."""
-        self.hurry = False
         walk = _Walk(session, wanted, without, count)
         await walk.on(_HEAD, EXAMINED // 5, first)
         if walk.found_enough or walk.at_end:
-            self._left.pop(wanted, None)
+            self._left.done(wanted)
             return walk.found
         if wanted.classes is None:
             return await self._walk_on(wanted, walk, walk.place)
@@ -163,30 +158,18 @@ class Candidates:
 
     async def _walk_on(self, wanted: LeaseFilter, walk: "_Walk", start: Place) -> list[int]:
         """Walk on from where the last call of this filter stopped."""
-        left = self._left.pop(wanted, None) or _Left(time.monotonic())
-        await walk.on(start if left.place is None else max(start, left.place), EXAMINED)
-        if walk.found_enough:
-            return walk.found
-        now = time.monotonic()
-        left.any = left.any or bool(walk.found)
-        if walk.at_end:
-            left.place = None
-            left.rests_until = now if left.any else now + _REST * (now - left.began)
-            left.began, left.any = now, False
-        else:
-            left.place = walk.place
-            self.hurry = now >= left.rests_until
-        self._left[wanted] = left
-        while len(self._left) > _REMEMBERED:  # filters nobody asks for any more
-            self._left.pop(next(iter(self._left)))
+        await walk.on(self._left.resume(wanted, start), EXAMINED)
+        if not walk.found_enough:
+            soon = self._left.stopped(wanted, walk.place, at_end=walk.at_end, found=bool(walk.found))
+            self.hurry = self.hurry or soon
         return walk.found
 
     async def _rows_of(self, session: Session, classes: frozenset[str]) -> int:
         until, counted = self._census.get(classes, (0.0, 0))
         if time.monotonic() >= until:
-            ((counted,),) = await session.rows("count_classes", classes=classes, limit=EXAMINED + 1)
+            ((counted,),) = await session.rows("count_classes", names=classes, limit=EXAMINED + 1)
             self._census[classes] = (time.monotonic() + CENSUS_SECONDS, counted)
-            while len(self._census) > _REMEMBERED:
+            while len(self._census) > REMEMBERED:
                 self._census.pop(next(iter(self._census)))
         return counted
 
@@ -194,34 +177,40 @@ class Candidates:
         self, session: Session, wanted: LeaseFilter, without: Collection[int], count: int
     ) -> list[int]:
         limit = EXAMINED if wanted.by_queue else count + len(without)
-        rows = await session.rows("ready_of_classes", classes=wanted.classes or (), limit=limit)
+        rows = await session.rows("ready_of_classes", names=wanted.classes or (), limit=limit, **wanted.values)
         return [row[_ID] for row in rows if row[_ID] not in without and wanted.passes(row)][:count]
 
     async def due(
         self, session: Session, wanted: LeaseFilter, without: Collection[int], now: int, count: int
     ) -> list[int]:
-        """Ids of up to `count` rows of phase 2, in its order."""
-        rows = await session.rows(
-            "due_window",
-            now=now,
-            limit=EXAMINED if wanted.by_queue else WINDOW,
-            without=without or (0,),
-            **wanted.values,
-        )
-        return _by_priority([row for row in rows if wanted.passes(row)][:WINDOW], count)
+        """Ids of up to `count` rows of phase 2, in its order: first those due longest, by priority among WINDOW."""
+        asked = {"now": now, "without": without or (0,), "count": WINDOW if wanted.by_queue else count, **wanted.values}
+        found, place, at_end = await self._due_step(session, wanted, asked, (-1, 0), _DUE_HEAD)
+        if len(found) >= count or at_end:
+            self._due_left.done(wanted)
+            return found[:count]
+        if wanted.classes is not None and await self._rows_of(session, wanted.classes) <= EXAMINED:
+            rows = await session.rows("due_of_classes", names=wanted.classes, **asked)
+            return _passing(rows, wanted)[:count]
+        start = self._due_left.resume(wanted, place)
+        more, place, at_end = await self._due_step(session, wanted, asked, start, EXAMINED - _DUE_HEAD)
+        soon = self._due_left.stopped(wanted, place, at_end=at_end, found=bool(more))
+        self.hurry = self.hurry or (soon and len(found) + len(more) < count)
+        return (found + more)[:count]
+
+    @staticmethod
+    async def _due_step(
+        session: Session, wanted: LeaseFilter, asked: Mapping[str, Value], start: Place, limit: int
+    ) -> tuple[list[int], Place, bool]:
+        """What passes among so many rows from a place on; where that ends, and whether there are no more."""
+        part = {"now": asked["now"], "after_expires": start[0], "after_id": start[1], "limit": limit}
+        rows, ends = await session.trip(session.fill("due_step", **{**asked, **part}), session.fill("due_end", **part))
+        examined, last = (int(number) for number in ends.rows[0])
+        return _passing(rows.rows, wanted), (last >> 32, last & U32), examined < limit
 
 
-class _Left:
-    """Where the walks of a filter stopped, and how they went."""
-
-    __slots__ = ("any", "began", "place", "rests_until")
-
-    def __init__(self, began: float) -> None:
-        self.place: Place | None = None
-        self.began = began
-        self.any = False
-        """whether this round of walks has found something"""
-        self.rests_until = 0.0
+def _passing(rows: Sequence[Row], wanted: LeaseFilter) -> list[int]:
+    return [row[_ID] for row in rows if wanted.passes(row)]
 
 
 class _Walk:
@@ -275,7 +264,7 @@ class _ClassWalk(_Walk):
     async def _read(self, limit: int) -> Sequence[Row]:
         task_class, task_id = self.place
         return await self._session.rows(
-            "walk_classes", classes=self._wanted.classes or (), after_class=task_class, after_id=task_id, limit=limit
+            "walk_classes", names=self._wanted.classes or (), after_class=task_class, after_id=task_id, limit=limit
         )
 
     def _place_of(self, row: Row) -> Place:

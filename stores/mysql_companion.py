@@ -12,6 +12,7 @@ from stores.mysql_settings import MysqlSettings
 from stores.sqltext import load_statements
 
 SCHEMA_VERSION = 1
+TABLES = frozenset({"task_extra", "attempt", "idempotency", "event", "pause", "meta"})
 
 _log = structlog.get_logger()
 
@@ -37,24 +38,28 @@ async def prepare(connection: Connection, settings: MysqlSettings) -> bool:
         )
         return False
     if version > SCHEMA_VERSION:
-        raise StoreUnavailable(
-            "open",
-            f"the database {settings.companion_database} has schema version {version}, this release knows"
-            f" {SCHEMA_VERSION}; start the newer release",
-        )
+        raise StoreUnavailable("open", _newer(settings, version))
     return True
 
 
-async def found_version(connection: Connection, settings: MysqlSettings) -> int:
-    """The schema version that is there; 0 where there is none. Raises ServerError."""
-    there = await connection.run(
-        "SELECT COUNT(*) FROM information_schema.TABLES"
-        f" WHERE TABLE_SCHEMA = '{settings.companion_database}' AND TABLE_NAME = 'meta'"
+def _newer(settings: MysqlSettings, version: int) -> str:
+    return (
+        f"the database {settings.companion_database} has schema version {version}, this release knows"
+        f" {SCHEMA_VERSION}; start the newer release"
     )
-    if there[0].rows[0][0] == 0:
+
+
+async def found_version(connection: Connection, settings: MysqlSettings) -> int:
+    """The schema version that is there; 0 where there is none or a table is missing. Raises ServerError."""
+    (there,) = await connection.run(
+        f"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = '{settings.companion_database}'"
+    )
+    tables = {str(name) for (name,) in there.rows}
+    if "meta" not in tables:
         return 0
     answers = await connection.run(f"SELECT value FROM `{settings.companion_database}`.meta WHERE name = 'version'")
-    return int(answers[0].rows[0][0]) if answers[0].rows else 0
+    version = int(answers[0].rows[0][0]) if answers[0].rows else 0
+    return version if version > SCHEMA_VERSION or tables >= TABLES else 0
 
 
 async def _create(connection: Connection, settings: MysqlSettings) -> None:
@@ -85,4 +90,6 @@ async def create(settings: MysqlSettings) -> bool:
                 f"{settings.address}: the account {settings.user} may not create {settings.companion_database}: {error}"
             ) from error
         raise for_caller(error, "init", settings.address) from error
+    if version > SCHEMA_VERSION:
+        raise StoreUnusable(f"{settings.address}: {_newer(settings, version)}")
     return version < SCHEMA_VERSION

@@ -12,7 +12,7 @@ async def dispatchable(session: Session, which: Which, limit: int) -> Page:
     if session.server.companion:
         statements.append(session.fill("pauses"))
     counter, found, *paused = await session.trip(*statements)
-    pauses = frozenset(Pause(PauseKind(kind), name) for kind, name in (paused[0].rows if paused else ()))
+    pauses = frozenset(Pause(PauseKind(kind), name.decode()) for kind, name in (paused[0].rows if paused else ()))
     routes = session.options.routes
     wanted = LeaseFilter.of(None, (), None, pauses, routes)
     tasks = [

@@ -27,7 +27,7 @@ class Kind(StrEnum):
 
 _REPLAY = {
     1213: "deadlock",
-    1205: "a row or the id counter was locked by somebody else for too long",
+    1205: "a row was locked by somebody else for too long",
     1020: "a row changed since the snapshot",
     1479: "transaction forced to roll back",
     1614: "transaction branch was rolled back",
@@ -65,12 +65,12 @@ _AWAY = {
     1317: "it was interrupted",
     1969: "it took too long and was stopped",
     3024: "it took too long and was stopped",
-    1044: "access denied",
-    1045: "access denied",
-    1142: "access denied",
-    1143: "access denied",
-    1227: "access denied",
-    1698: "access denied",
+    1044: "",  # the server's own text says it
+    1045: "",
+    1142: "",
+    1143: "",
+    1227: "",
+    1698: "",
     1049: "the database does not exist",
     1146: "a table does not exist",
     1054: "a column does not exist",
@@ -93,6 +93,7 @@ _AWAY = {
     2061: "the login method needs TLS",
 }
 DUPLICATE = 1062
+LOCK_WAIT_OVER = 1205
 PACKET_TOO_LARGE = 1153
 MISSING = frozenset({1049, 1146, 1054, 1932})
 """Numbers that say that the schema is not as it was when it was last looked at."""
@@ -120,7 +121,13 @@ def translate(error: Exception, *, connecting: bool = False) -> ServerError | No
         return error
     number = _number(error)
     if number is not None:
-        return _sorted(number, _text(error))
+        cause = error.__cause__
+        text = (
+            str(cause) if isinstance(cause, OSError) else _text(error)
+        )  # the driver's own names a host, not the socket
+        return _sorted(number, text)
+    if isinstance(error, UnicodeDecodeError):
+        return ServerError(Kind.LOST, 0, f"a reply is not in the character set that was asked for: {error}")
     if isinstance(error, TimeoutError):
         return ServerError(Kind.LOST, 0, "no answer in time")
     if isinstance(error, OSError | EOFError):  # IncompleteReadError is an EOFError
@@ -156,7 +163,7 @@ def _sorted(number: int, text: str) -> ServerError | None:
     if number in _FULL:
         return ServerError(Kind.FULL, number, f"no room left on the server: {text}")
     if number in _AWAY:
-        return ServerError(Kind.AWAY, number, f"{_AWAY[number]}: {text}")
+        return ServerError(Kind.AWAY, number, f"{_AWAY[number]}: {text}" if _AWAY[number] else text)
     return None
 
 

@@ -80,7 +80,7 @@ def _depth(room: int) -> int:
 
 
 def _pauses(rows: Sequence[Row]) -> list[Pause]:
-    return [Pause(PauseKind(kind), name) for kind, name in rows]
+    return [Pause(PauseKind(kind), name.decode()) for kind, name in rows]
 
 
 async def lease(session: Session, request: LeaseRequest, candidates: Candidates) -> list[Task]:
@@ -112,6 +112,7 @@ class _Leasing:
         lease. Where they are not, it begins again.
         """
         session, candidates = self._session, self._candidates
+        candidates.hurry = False
         wanted = self._filter(candidates.pauses)
         first = await self._first_pick(wanted)
         gates = [session.fill("time", now=session.now)]
@@ -252,6 +253,8 @@ class _Leasing:
                 return
             self._seen.update(ids)
             await self._lock("lock_due", ids)
+            if len(ids) < room:
+                return
 
     async def _lock(self, statement: str, ids: Sequence[int]) -> None:
         """Lock those of the candidates that are still free, room by room."""

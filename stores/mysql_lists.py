@@ -108,7 +108,7 @@ async def _parts(session: Session, where: TaskFilter) -> list[tuple[str, str]]:
         return [("key_failuretime", f"{session.fill('where_failed')} AND {_in_states(session, where.states)}")]
     if where.classes is not None:
         names = _storable(where.classes)
-        ((count,),) = await session.rows("count_classes", classes=names, limit=FEW + 1)
+        ((count,),) = await session.rows("count_classes", names=names, limit=FEW + 1)
         if count <= FEW:
             return [("taskClass", _in_states(session, where.states))]
     if where.states is None:

@@ -37,6 +37,7 @@ class Pool:
         self._idle: list[tuple[Connection, float]] = []
         self._server: Server | None = None
         self._looked_at = 0.0
+        self._had_companion = False
         self._looking = asyncio.Lock()
         self._closed = False
 
@@ -86,8 +87,13 @@ class Pool:
             return known
         async with self._looking:  # many callers wait here right after an outage: one of them looks
             if self._server is None or time.monotonic() - self._looked_at >= LOOK_SECONDS:
-                self._server = await look(connection, self.settings, self._options, skip_locked=self._skip_locked)
-                self._looked_at = time.monotonic()
+                server = await look(connection, self.settings, self._options, skip_locked=self._skip_locked)
+                if self._had_companion and not server.companion:
+                    # without it pauses would be lifted and keys forgotten, in silence
+                    reason = f"the database {self.settings.companion_database} cannot be used any more"
+                    raise StoreUnavailable("open", reason)
+                self._had_companion = server.companion
+                self._server, self._looked_at = server, time.monotonic()
             return self._server
 
     def forget(self) -> None:

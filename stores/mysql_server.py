@@ -27,9 +27,11 @@ WORKER_TABLES = frozenset({"worker_activetask", "worker_archivetask", "worker_ta
 INBOX = "worker_gorgeinbox"
 
 SESSION = (
-    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
+    # whatever the server was told to do with the character set of a handshake, or by init_connect
+    "SET NAMES utf8mb4; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; "
     # strict, as Phorge expects; and without NO_BACKSLASH_ESCAPES, which our escaping relies on
     f"SET SESSION sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {LOCK_WAIT}"
+    ", autocommit = 1, completion_type = 0, sql_select_limit = DEFAULT, sql_safe_updates = 0"
     # of a host that is gone without a word the server frees the rows soon
     f", wait_timeout = {IDLE_SESSION} /*M!100300 , idle_transaction_timeout = {IDLE_TRANSACTION} */"
 )
@@ -116,7 +118,9 @@ async def _what_is_missing(
     if empty.rows[0][0]:
         return f"{settings.address}: the database {database} has no table yet that this account may see"
     others = sorted(str(name).removesuffix("_worker") for (name,) in answer.rows)
-    hint = f"; queues of other namespaces are there: {', '.join(others)} (set NAMESPACE)" if others else ""
+    hint = (
+        f"; queues of other namespaces are there: {', '.join(others)} (set QUEUE_RUNTIME_NAMESPACE)" if others else ""
+    )
     return f"{settings.address}: there is no database {database} that this account may see{hint}"
 
 

@@ -17,7 +17,7 @@ from queue_runtime.task import U32
 from stores.mysql_driver import Answer, Connection, Row
 from stores.mysql_errors import MISSING, Kind, ServerError, for_caller
 from stores.mysql_pool import Pool
-from stores.mysql_server import Server
+from stores.mysql_server import LOCK_WAIT, Server
 from stores.mysql_text import Sql, Value, literal
 
 T = TypeVar("T")
@@ -106,21 +106,27 @@ class Session:
             await self.trip("ROLLBACK")
             self._connection.in_transaction = False
 
-    async def draw_ids(self, count: int) -> tuple[int, int]:
-        """The first id of a block of this many, and the time.
+    async def draw_ids(self, count: int, *, patience: int = LOCK_WAIT) -> tuple[int, int]:
+        """The first id of a block of this many, and the time. Waits for the counter for `patience` seconds.
 
         In autocommit and before any transaction: inside one the counter's row would stay locked until the commit,
         for every enqueuer of the install (docs/decisions/0006). Ids that end up unused are a gap, which harms nobody.
         """
         assert not self._connection.in_transaction, "ids are drawn outside a transaction"
         draw = self.fill("draw_ids", count=count), self.fill("time", now=self.now)
-        drawn, time = await self.trip(*draw)
-        if drawn.affected == 1:  # there was no counter: in an old install its first ids are in use
+        if patience != LOCK_WAIT:
+            await self.trip(f"SET SESSION innodb_lock_wait_timeout = {patience}")
+        try:
+            drawn, time = await self.trip(*draw)
+        finally:
+            if patience != LOCK_WAIT and not self._connection.closed:
+                await self.trip(f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}")
+        if drawn.affected == 1 and drawn.insert_id:  # there was no counter: in an old install its first ids are in use
             (lifted,) = await self.trip(self.fill("lift_counter"))
             if lifted.affected:
                 drawn, time = await self.trip(*draw)
         last_id = drawn.insert_id
-        if last_id > U32:
+        if not last_id:
             raise StoreFull("enqueue", f"task ids end at {U32}, and fewer than {count} are left")
         return last_id - count + 1, int(time.rows[0][0])
 

@@ -22,13 +22,16 @@ from queue_runtime.task import (
 from stores import operating, settling
 from stores.ledger import Ledger, is_held
 from stores.mysql_enqueue import again_if_taken, insert, known_answers, new_rows
-from stores.mysql_errors import Kind, ServerError
+from stores.mysql_errors import LOCK_WAIT_OVER, Kind, ServerError
 from stores.mysql_ledger import Loaded, changes, load, load_archived, renewals, revivals, valid_ids
 from stores.mysql_rows import ID, active_task
 from stores.mysql_session import Session, Sessions
 
 T = TypeVar("T")
 BUSY = Settled(Verdict.BUSY)
+
+COUNTER_PATIENCE = 1
+"""Seconds for which a round waits for the id counter, when PHP holds it, before it goes on without its follow-ups."""
 
 _RENEW_PAUSES = (0.01, 0.03, 0.1, 0.2)
 """Seconds between the tries to renew rows that somebody else has locked."""
@@ -52,13 +55,19 @@ class Settle:
     async def work(self, session: Session) -> list[Settled]:
         """Write the outcomes in their order."""
         first_id, known = 0, {}
+        self._counter_is_locked = False
         if self._followups:
             if self._replace:  # it may as well have been an id of theirs
                 await session.trip(session.fill("lift_counter"))
             known = await known_answers(session, self._followups)
             # enough for all; those of settlements that turn out to be LOST stay a gap
             if count := new_rows(self._followups, known):
-                first_id, _ = await session.draw_ids(count)
+                try:
+                    first_id, _ = await session.draw_ids(count, patience=COUNTER_PATIENCE)
+                except ServerError as error:
+                    if error.number != LOCK_WAIT_OVER:
+                        raise
+                    self._counter_is_locked = True  # by an enqueuer of PHP in a transaction: the others go on
         loaded = await load(session, (one.task_id for one in self._settlements))
         settled, followups = self._apply(loaded)
         statements = changes(session, loaded, replace=self._replace)
@@ -76,12 +85,21 @@ class Settle:
         return settled
 
     def _apply(self, loaded: Loaded) -> tuple[list[Settled], list[tuple[NewTask, int]]]:
-        if not loaded.locked:
+        busy = set(loaded.locked)
+        if self._counter_is_locked:
+            busy |= {
+                one.task_id for one in self._settlements if isinstance(one.outcome, Complete) and one.outcome.followups
+            }
+        if not busy:
             return settling.settle(loaded.ledger, self._settlements)
-        free = [one for one in self._settlements if one.task_id not in loaded.locked]
+        free = [one for one in self._settlements if one.task_id not in busy]
         answers, followups = settling.settle(loaded.ledger, free)
         rest = iter(answers)
-        return [BUSY if one.task_id in loaded.locked else next(rest) for one in self._settlements], followups
+        return [BUSY if one.task_id in busy else next(rest) for one in self._settlements], followups
+
+
+def _has_followups(settlement: Settlement) -> bool:
+    return isinstance(settlement.outcome, Complete) and bool(settlement.outcome.followups)
 
 
 async def renew(sessions: Sessions, leases: Sequence[Lease], seconds: int) -> list[Task | None]:
@@ -124,26 +142,25 @@ async def _renew(session: Session, leases: Sequence[Lease], seconds: int) -> tup
 Rule = Callable[[Ledger, Sequence[int]], T]
 
 
-async def change(sessions: Sessions, operation: str, task_ids: Iterable[int], rule: Rule[T]) -> list[T]:
-    """Apply an operator's rule to the rows nobody has locked, and then, waiting, to the others; both answers.
+async def change(sessions: Sessions, operation: str, task_ids: Iterable[int], rule: Rule[T]) -> T:
+    """Apply an operator's rule to the rows of these ids, in one transaction.
 
-    Where the wait is too long the second part raises StoreUnavailable; the first part is done then.
+    Where somebody else has locked one of them it begins again and waits, for all of them together. Where that takes too
+    long nothing is changed, and it raises StoreUnavailable.
     """
     ids = valid_ids(task_ids)
 
-    async def work(session: Session, asked: list[int], *, wait: bool) -> tuple[T, frozenset[int]]:
-        loaded = await load(session, asked, wait=wait, fresh=True)
-        answer = rule(loaded.ledger, [task_id for task_id in asked if task_id not in loaded.locked])
-        if statements := changes(session, loaded, replace=True):
+    async def work(session: Session, *, wait: bool) -> tuple[T, frozenset[int]]:
+        loaded = await load(session, ids, wait=wait, fresh=True)
+        answer = rule(loaded.ledger, ids)
+        if not loaded.locked and (statements := changes(session, loaded, replace=True)):
             await session.commit(*statements)
         return answer, loaded.locked
 
-    first, locked = await sessions.play(operation, lambda session: work(session, ids, wait=False))
-    if not locked:
-        return [first]
-    rest = sorted(locked)
-    second, _ = await sessions.play(operation, lambda session: work(session, rest, wait=True))
-    return [first, second]
+    answer, locked = await sessions.play(operation, lambda session: work(session, wait=False))
+    if locked:
+        answer, _ = await sessions.play(operation, lambda session: work(session, wait=True))
+    return answer
 
 
 async def retry(sessions: Sessions, task_ids: Sequence[int], *, repeat: bool) -> list[Task | None]:

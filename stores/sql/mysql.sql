@@ -104,7 +104,7 @@ CREATE TABLE IF NOT EXISTS {companion}.event (
 
 CREATE TABLE IF NOT EXISTS {companion}.pause (
     kind VARCHAR(8) NOT NULL,
-    name VARCHAR(64) NOT NULL,
+    name VARBINARY(64) NOT NULL,
     PRIMARY KEY (kind, name)
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -116,14 +116,17 @@ CREATE TABLE IF NOT EXISTS {companion}.meta (
 -- ---------------------------------------------------------------------------------------------- enqueue
 
 -- name: draw_ids
--- In: count. The insert id of the answer is the last id of the block.
+-- In: count. The insert id of the answer is the last id of the block; 0 where there are not that many left.
 INSERT INTO {worker}.lisk_counter (counterName, counterValue) VALUES ('worker_activetask', LAST_INSERT_ID(:count))
-ON DUPLICATE KEY UPDATE counterValue = LAST_INSERT_ID(counterValue + :count);
+ON DUPLICATE KEY UPDATE counterValue = IF(
+    counterValue + :count <= 4294967295, LAST_INSERT_ID(counterValue + :count), counterValue + LAST_INSERT_ID(0)
+);
 
 -- fragment: used
+-- An id beyond 4,000,000,000 is somebody's mistake: a counter moved past it would leave no ids, for Phorge either.
 SELECT GREATEST(
-    COALESCE((SELECT MAX(id) FROM {worker}.worker_activetask), 0),
-    COALESCE((SELECT MAX(id) FROM {worker}.worker_archivetask), 0)
+    COALESCE((SELECT MAX(id) FROM {worker}.worker_activetask WHERE id < 4000000000), 0),
+    COALESCE((SELECT MAX(id) FROM {worker}.worker_archivetask WHERE id < 4000000000), 0)
 ) AS top
 
 -- fragment: behind
@@ -248,9 +251,9 @@ SELECT {candidate_columns}, a.leaseExpires FROM (
 ) a {queues} ORDER BY a.priority, a.id;
 
 -- name: count_classes
--- In: classes, limit. How many rows these classes have, counted no further than the limit.
+-- In: names, limit. How many rows these classes have, counted no further than the limit.
 SELECT COUNT(*) FROM (
-    SELECT 1 FROM {worker}.worker_activetask FORCE INDEX (taskClass) WHERE taskClass IN (:classes) LIMIT :limit
+    SELECT 1 FROM {worker}.worker_activetask FORCE INDEX (taskClass) WHERE taskClass IN (:names) LIMIT :limit
 ) counted;
 
 -- name: count_delayed
@@ -261,30 +264,50 @@ SELECT COUNT(*) FROM (
 ) head WHERE head.leaseExpires IS NOT NULL;
 
 -- name: ready_of_classes
--- In: classes (few rows), limit. No locks.
+-- In: names (few rows), a filter of classes, limit. No locks.
 SELECT {candidate_columns}, a.leaseExpires FROM (
     SELECT id, priority, taskClass, leaseExpires, dateCreated FROM {worker}.worker_activetask FORCE INDEX (taskClass)
-    WHERE taskClass IN (:classes) AND {ready} ORDER BY priority, id LIMIT :limit
+    WHERE taskClass IN (:names) AND {ready} AND {of_classes} ORDER BY priority, id LIMIT :limit
 ) a {queues} ORDER BY a.priority, a.id;
 
 -- name: walk_classes
--- In: classes, after_class, after_id, limit. Rows of these classes; those that are not ready have an expiry or owner, and
+-- In: names, after_class, after_id, limit. Rows of these classes; those that are not ready have an expiry or owner, and
 -- come back with an expiry that is not NULL. No locks.
 SELECT {candidate_columns}, a.taken FROM (
     SELECT id, priority, taskClass, dateCreated, IF({ready}, NULL, 0) AS taken
     FROM {worker}.worker_activetask FORCE INDEX (taskClass)
-    WHERE taskClass IN (:classes) AND (taskClass > :after_class OR (taskClass = :after_class AND id > :after_id))
+    WHERE taskClass IN (:names) AND (taskClass > :after_class OR (taskClass = :after_class AND id > :after_id))
     ORDER BY taskClass, id LIMIT :limit
 ) a {queues} ORDER BY a.taskClass, a.id;
 
--- name: due_window
--- In: now, limit, without, and a filter of classes: those asked for (all when every_class is 1), less those not wanted.
--- Rows due longest; no locks.
-SELECT {candidate_columns}, a.leaseExpires FROM (
-    SELECT id, priority, taskClass, leaseExpires, dateCreated FROM {worker}.worker_activetask FORCE INDEX (leaseExpires)
-    WHERE {due} AND id NOT IN (:without) AND {of_classes}
+-- fragment: past
+-- The next rows whose expiry is past, whatever they are.
+leaseExpires <= :now AND (leaseExpires > :after_expires OR (leaseExpires = :after_expires AND id > :after_id))
     ORDER BY leaseExpires, id LIMIT :limit
-) a {queues} ORDER BY a.leaseExpires, a.id;
+
+-- name: due_step
+-- In: now, limit, a place (after_expires, after_id), without, a filter of classes, count. Among the next `limit` past rows
+-- those due longest that pass, by priority; no locks.
+SELECT {candidate_columns}, a.leaseExpires FROM (
+    SELECT past.* FROM (
+        SELECT id, priority, taskClass, leaseOwner, leaseExpires, dateCreated
+        FROM {worker}.worker_activetask FORCE INDEX (leaseExpires) WHERE {past}
+    ) past WHERE {due} AND id NOT IN (:without) AND {of_classes} ORDER BY leaseExpires, id LIMIT 1000
+) a {queues} ORDER BY a.priority, a.id LIMIT :count;
+
+-- name: due_end
+-- In: now, limit, a place. How many rows due_step has looked at, and the last of them (expiry * 2^32 + id).
+SELECT COUNT(*), COALESCE(MAX(leaseExpires * 4294967296 + id), 0) FROM (
+    SELECT id, leaseExpires FROM {worker}.worker_activetask FORCE INDEX (leaseExpires) WHERE {past}
+) past;
+
+-- name: due_of_classes
+-- In: names (few rows), now, without, a filter of classes, count. No locks.
+SELECT {candidate_columns}, a.leaseExpires FROM (
+    SELECT id, priority, taskClass, leaseExpires, dateCreated FROM {worker}.worker_activetask FORCE INDEX (taskClass)
+    WHERE taskClass IN (:names) AND {due} AND id NOT IN (:without) AND {of_classes}
+    ORDER BY leaseExpires, id LIMIT 1000
+) a {queues} ORDER BY a.priority, a.id LIMIT :count;
 
 -- name: candidates_of
 -- In: ids, now. Rows of these that are ready (due: 0) or due (due: 1); no locks.

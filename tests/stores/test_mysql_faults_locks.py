@@ -54,13 +54,14 @@ async def test_a_locked_row_holds_up_nothing_but_itself(store: MysqlStore, rival
             assert verdicts == [Verdict.SETTLED] * 3 + [Verdict.BUSY] + [Verdict.SETTLED] * 4
             (fresh,) = await store.enqueue([NewTask(task_class="Fresh")])
             assert [row.id for row in await store.lease("qr:2", 10, 60)] == [fresh.id]
-        cancel = asyncio.ensure_future(store.cancel([locked.id, rows[8].id]))
-        await eventually(
-            lambda: phorge.execute("SELECT 1 FROM worker_archivetask WHERE id = %s", (rows[8].id,)), "the free one"
-        )
+            assert [row.id for row in await store.cancel([rows[8].id]) if row] == [rows[8].id]
+        cancel = asyncio.ensure_future(store.cancel([locked.id, rows[9].id]))
+        await eventually(lambda: _waits(phorge), "the wait for the locked row", every=TRANSACTIONS_EVERY)
         assert not cancel.done()
+        found = phorge.execute("SELECT 1 FROM worker_archivetask WHERE id = %s", (rows[9].id,))
+        assert found == [], "all of a call or nothing"
     cancelled = await cancel
-    assert [row.id for row in cancelled if row] == [locked.id, rows[8].id]
+    assert [row.id for row in cancelled if row] == [locked.id, rows[9].id]
     assert [row.id for row in await store.lease("qr:3", 10, 60)] == [spare.id]
     assert [one.verdict for one in await store.settle(settlements([locked]))] == [Verdict.LOST]
 

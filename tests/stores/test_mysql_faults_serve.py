@@ -96,7 +96,9 @@ def test_a_process_starts_before_its_server_and_its_database(tmp_path: Path) -> 
             server.start()
             wait_for("named", lambda: "there is no database phabricator_worker" in not_ready(client), RECOVERY)
             PhorgeTables(server, "elsewhere").close()
-            wait_for("the other namespace", lambda: "elsewhere (set NAMESPACE)" in not_ready(client), RECOVERY)
+            wait_for(
+                "the other namespace", lambda: "elsewhere (set QUEUE_RUNTIME_NAMESPACE)" in not_ready(client), RECOVERY
+            )
             tables = PhorgeTables(server)
             tables.close()
             wait_for("green", lambda: ready(client), RECOVERY)

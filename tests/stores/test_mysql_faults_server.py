@@ -158,8 +158,8 @@ async def test_a_wrong_password_says_so_and_is_tried_again(phorge: PhorgeTables)
     phorge.create_account("late", "secret", [f"ALL ON `{phorge.worker}`.*"])
     async with open_store(phorge.settings(user="late", password="wrong"), StoreOptions()) as store:
         reason = await refused(store)
-        assert "access denied" in reason
-        assert "wrong" not in reason.replace("access denied", "")
+        assert "Access denied" in reason
+        assert "wrong" not in reason
         phorge.create_account("late", "wrong", [f"ALL ON `{phorge.worker}`.*"])
         assert len(await store.enqueue([NewTask(task_class="A")])) == 1
     phorge.execute("DROP USER late@localhost")

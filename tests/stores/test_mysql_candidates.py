@@ -1,0 +1,107 @@
+"""Filtered leases find rare rows, and look at a bounded number of rows in a call."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from queue_runtime.store import StoreOptions
+from queue_runtime.task import Pause, PauseKind
+from stores.mysql import MysqlStore, open_store
+from stores.mysql_candidates import EXAMINED
+from tests.phorge_tables import PhorgeTables
+
+NOW = 1_700_000_000
+COLUMNS = (
+    "id, taskClass, leaseOwner, leaseExpires, failureCount, dataID, failureTime, priority, objectPHID, dateCreated,"
+    " dateModified, containerPHID"
+)
+
+
+@pytest.fixture
+async def store(phorge: PhorgeTables) -> AsyncIterator[MysqlStore]:
+    async with open_store(phorge.settings(), StoreOptions(now=lambda: NOW, patience=4)) as store:
+        yield store
+
+
+def fill(
+    phorge: PhorgeTables, task_class: str, count: int, *, first: int, owner: str | None = None, expires: str = "NULL"
+) -> None:
+    """So many rows of a class; `expires` is SQL."""
+    shown = "NULL" if owner is None else f"'{owner}'"
+    phorge.execute(
+        f"INSERT INTO worker_taskdata (id, data) SELECT seq + {first - 1}, '[]' FROM seq_1_to_{count};"
+        f" INSERT INTO worker_activetask ({COLUMNS}) SELECT seq + {first - 1}, '{task_class}', {shown}, {expires}, 0,"
+        f" seq + {first - 1}, NULL, 2000, NULL, {NOW}, {NOW}, NULL FROM seq_1_to_{count}"
+    )
+
+
+def rows_read(phorge: PhorgeTables) -> int:
+    """How many rows the server has read from tables and indexes since it started."""
+    found = phorge.execute("SHOW GLOBAL STATUS LIKE 'Handler_read_%'")
+    return sum(int(value) for name, value in found if name in {"Handler_read_next", "Handler_read_key"})
+
+
+async def leased(store: MysqlStore, number: int, **filters: object) -> list[str]:
+    rows = await store.lease(f"qr:{number}:1:1@h", 10, 60, **filters)  # type: ignore[arg-type]
+    return [row.task_class for row in rows]
+
+
+async def test_due_rows_behind_many_that_are_paused_are_reached(store: MysqlStore, phorge: PhorgeTables) -> None:
+    fill(phorge, "Slow", EXAMINED + 1000, first=1, owner="(retry)", expires=f"{NOW} - 5000 + seq MOD 7")
+    fill(phorge, "Quick", 5, first=100_000, owner="(retry)", expires=str(NOW - 60))
+    await store.pause(Pause(PauseKind.CLASS, "Slow"))
+    found: list[str] = []
+    for number in range(10):
+        found += await leased(store, number)
+    assert found == ["Quick"] * 5
+
+
+@pytest.mark.parametrize("kind", ["ready", "due"])
+async def test_rows_of_a_class_behind_many_others_are_leased_in_order_at_once(
+    kind: str, store: MysqlStore, phorge: PhorgeTables
+) -> None:
+    """R062."""
+    timed = {"owner": "(retry)", "expires": str(NOW - 90)} if kind == "due" else {}
+    fill(phorge, "Other", EXAMINED * 2, first=1, **timed)
+    fill(phorge, "Rare", 20, first=100_000, **timed)
+    rows = await store.lease("qr:1:1:1@h", 10, 60, classes={"Rare"})
+    assert [row.id for row in rows] == list(range(100_000, 100_010))
+
+
+@pytest.mark.parametrize("kind", ["ready", "due"])
+async def test_a_class_of_many_rows_behind_many_others_is_leased_at_once(
+    kind: str, store: MysqlStore, phorge: PhorgeTables
+) -> None:
+    timed = {"owner": "(retry)", "expires": f"{NOW} - 90"} if kind == "due" else {}
+    fill(phorge, "Other", EXAMINED * 2, first=1, **timed)
+    fill(phorge, "Many", EXAMINED + 500, first=100_000, **timed)
+    found: list[str] = []
+    for number in range(30):
+        found += await leased(store, number, classes={"Many"})
+        if found:
+            break
+    assert found == ["Many"] * 10
+
+
+@pytest.mark.parametrize("kind", ["ready", "due"])
+@pytest.mark.parametrize("filters", [{"classes": {"None"}}, {"queues": {"none"}}, {"without_classes": {"Other"}}])
+async def test_a_lease_that_finds_nothing_looks_at_a_bounded_number_of_rows(
+    kind: str, filters: dict[str, set[str]], store: MysqlStore, phorge: PhorgeTables
+) -> None:
+    timed = {"owner": "(retry)", "expires": str(NOW - 90)} if kind == "due" else {}
+    fill(phorge, "Other", EXAMINED * 6, first=1, **timed)
+    await leased(store, 0, **filters)  # the census is asked for
+    before = rows_read(phorge)
+    assert await leased(store, 1, **filters) == []
+    assert rows_read(phorge) - before < 5 * EXAMINED
+
+
+async def test_a_class_that_differs_by_a_space_stands_in_nobodys_way(store: MysqlStore, phorge: PhorgeTables) -> None:
+    fill(phorge, "Other", 3000, first=1)
+    fill(phorge, "A ", 50, first=10_000)
+    fill(phorge, "A", 5, first=20_000)
+    assert await leased(store, 1, classes={"A"}) == ["A"] * 5
+    await store.pause(Pause(PauseKind.CLASS, "A"))
+    await store.pause(Pause(PauseKind.CLASS, "Other"))
+    assert await leased(store, 2) == ["A "] * 10
+    assert await store.resume(Pause(PauseKind.CLASS, "A ")) is False
