@@ -34,17 +34,19 @@ $(READY): pyproject.toml constraints.txt constraints-dev.txt
 	$(RUN)pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-# The tests start private servers from Debian's packages (tests/servers.py). Root installs them, as it does venv.
-servers:  ## Install the database servers that the tests start (make test does it by itself)
+# The tests start private servers from Debian's packages (tests/servers.py), and run the extension for Phorge under
+# real PHP. Root installs them, as it does venv.
+servers:  ## Install the database servers and the PHP that the tests start (make test does it by itself)
 	@have() { PATH="$$PATH:/usr/sbin" command -v "$$1" >/dev/null; }; missing=(); \
 	{ have mariadbd && have mariadb-install-db; } || missing+=(mariadb-server); \
 	have redis-server || missing+=(redis-server); \
+	have php || missing+=(php-cli); \
 	if [ "$${#missing[@]}" = 0 ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get update -q; \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$${missing[@]}"; \
 	else \
-	    echo "The tests start database servers of their own. Install what is missing, then try again:" \
+	    echo "The tests start database servers of their own, and PHP. Install what is missing, then try again:" \
 	        " sudo apt-get install --no-install-recommends $${missing[*]}" >&2; \
 	    exit 1; \
 	fi

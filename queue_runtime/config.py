@@ -1,7 +1,7 @@
 """Configuration: the environment becomes one frozen Config, or one error that lists every fault."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,7 @@ from queue_runtime import gorge_names as gorge
 from queue_runtime.env_file import read_env_file
 from queue_runtime.errors import ConfigError
 from queue_runtime.gorge_names import GorgeName
-from queue_runtime.settings import BY_FIELD, BY_VARIABLE, LATER_STORES, PREFIX, SETTINGS, STORES, Setting, store_of
+from queue_runtime.settings import BY_FIELD, BY_VARIABLE, PREFIX, SETTINGS, STORES, Setting, store_of
 from queue_runtime.store import Routes
 from queue_runtime.store_values import passwords_in
 
@@ -23,7 +23,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """Every setting, read once and checked whole. The table in settings.py says what each is for."""
 
     env_file: Path | None
-    store: Literal["sqlite", "mysql", "redis", "remote"]
+    store: Literal["sqlite", "mysql", "redis", "remote", "streams"]
     sqlite_path: Path
     sqlite_synchronous: Literal["FULL", "NORMAL"]
     namespace: str
@@ -39,6 +39,11 @@ class Config(Struct, frozen=True, kw_only=True):
     redis_prefix: str
     redis_allow_eviction: bool
     event_days: int | None
+    record: Literal["mysql", "sqlite"]
+    streams_prefix: str
+    streams_group: str
+    queue_policy: Literal["strict", "weighted"]
+    block_seconds: float
     remote_url: str
     remote_token: str
     listen: tuple[str, ...]
@@ -52,7 +57,7 @@ class Config(Struct, frozen=True, kw_only=True):
     slots: int
     class_caps: Mapping[str, int]
     task_classes: frozenset[str] | None
-    queues: frozenset[str] | None
+    queues: tuple[str, ...] | None
     routes: Routes
     lease_seconds: int
     http_lease_seconds: int
@@ -158,6 +163,8 @@ class _Reader:
         self._texts: dict[str, tuple[str, str]] = {}
         """field: (text, name of the variable it came from)"""
         self._store, self._store_origin = self._choose_store()
+        self._kept_in = self._choose_record() if self._store == "streams" else self._store
+        """where the tasks are kept"""
 
     def read(self) -> Reading:
         self._collect_ours()
@@ -165,9 +172,9 @@ class _Reader:
         fields: dict[str, object] = {}
         effective = []
         for setting in SETTINGS:
-            text, origin = self._texts.get(setting.field, (setting.default_for(self._store or ""), "default"))
+            text, origin = self._texts.get(setting.field, (setting.default_for(self._kept_in or ""), "default"))
             fields[setting.field] = self._value(setting, text, origin)
-            if setting.store in {None, self._store}:
+            if setting.store in {None, self._store, self._kept_in} or self._store in setting.also:
                 shown = "****" if setting.secret and text and origin != "default" else text
                 effective.append(Effective(setting.variable, shown, self._place(origin)))
         config = msgspec.convert(fields, Config)
@@ -189,14 +196,16 @@ class _Reader:
         """The store, and the variable that says so (empty: the default). None: nobody can say which settings fit."""
         for name in (PREFIX + "STORE", gorge.STORE_NAME):
             if text := self._environ.get(name, "").casefold():
-                if text in LATER_STORES:
-                    self._problems.append(f"{name} is {text}, and this version has {_and(STORES)} only")
-                return text if text in LATER_STORES.union(STORES) else None, name
+                return text if text in STORES else None, name
         if (sign := gorge.implied_store(self._environ)) is not None:
             self._texts["store"] = (gorge.DEFAULT_STORE, sign)
             self._notices.append(f"the store is {gorge.DEFAULT_STORE}, as it was for gorge, because {sign} is set")
             return gorge.DEFAULT_STORE, sign
         return STORES[0], ""
+
+    def _choose_record(self) -> str:
+        setting = BY_FIELD["record"]
+        return self._environ.get(setting.variable, setting.default).casefold()
 
     def _value(self, setting: Setting, text: str, origin: str) -> object:
         try:
@@ -205,8 +214,7 @@ class _Reader:
             # an @ in an address may have a password before it
             hidden = setting.secret or "@" in text or repr(text) in str(error)
             shown = "" if hidden else f" (it is {_cut(text)})"
-            if not (setting.field == "store" and self._store in LATER_STORES):
-                self._problems.append(f"{origin} {error}{shown}")
+            self._problems.append(f"{origin} {error}{shown}")
             return setting.rule.read(setting.default) if setting.default else setting.unset
 
     def _collect_ours(self) -> None:
@@ -216,28 +224,35 @@ class _Reader:
                 continue
             if _LINK.fullmatch(name) and (name != PREFIX + "PORT" or _LINK_VALUE.match(text)):
                 links.append(name)
-            elif self._is_foreign(owner := store_of(name)):
+            elif self._is_foreign(owner := store_of(name), name):
                 self._problems.append(self._foreign(name, str(owner)))
             elif name in BY_VARIABLE:
                 self._texts[BY_VARIABLE[name].field] = (text, name)
             elif setting := BY_VARIABLE.get(name.removesuffix("_FILE")):
                 self._collect_file(setting)
-            elif owner not in LATER_STORES:
+            else:
                 self._problems.append(f"{name} is not a setting of queue-runtime{_hint(name)}")
         if links:
             self._notices.append(f"ignored, because Kubernetes sets them for a service: {', '.join(links)}")
 
-    def _is_foreign(self, owner: str | None) -> bool:
-        """Whether a setting belongs to a store that was not chosen."""
-        return owner is not None and self._store is not None and owner != self._store
+    def _is_foreign(self, owner: str | None, name: str) -> bool:
+        """Whether a setting of this name belongs to a store that was not chosen."""
+        if owner is None or self._store is None or owner in {self._store, self._kept_in}:
+            return False
+        setting = BY_VARIABLE.get(name) or BY_VARIABLE.get(name.removesuffix("_FILE"))
+        return setting is None or self._store not in setting.also
 
     def _foreign(self, name: str, owner: str) -> str:
         known = {"": " by default", PREFIX + "STORE": ""}
         return (
-            f"{name} is a setting for {PREFIX}STORE={owner}, but the store is {self._store}"
+            f"{name} is a setting for {PREFIX}STORE={owner}, but the store is {self._store_words}"
             f"{known.get(self._store_origin, f' by {self._store_origin}')}: "
-            f"set {PREFIX}STORE={owner}{_not_yet(owner)}, or remove {name}"
+            f"set {PREFIX}STORE={owner}, or remove {name}"
         )
+
+    @property
+    def _store_words(self) -> str:
+        return f"streams over {self._kept_in}" if self._store == "streams" else str(self._store)
 
     def _collect_file(self, setting: Setting) -> None:
         name = setting.file_variable
@@ -279,10 +294,10 @@ class _Reader:
             self._problems.append(f"{known.name} cannot be taken over: {reason}")
         elif known.field is None:
             self._notices.append(f"{known.name} is ignored: {known.reason}")
-        elif self._is_foreign(owner) and self._store == "sqlite":
+        elif self._is_foreign(owner, PREFIX + str(known.field).upper()) and self._store == "sqlite":
             # gorge had no such store: its queue must not be served from an empty file
             self._problems.append(self._foreign(known.name, str(owner)))
-        elif self._is_foreign(owner):
+        elif self._is_foreign(owner, PREFIX + known.field.upper()):
             self._notices.append(f"{known.name} is ignored: it is for {owner}, and the store is {self._store}")
         elif known.name not in gorge.REDIS_PARTS:
             self._take_over(known.field, known.translate(text), known.name)
@@ -357,14 +372,6 @@ class _Reader:
             )
         if given and config.allow_anonymous:
             self._problems.append(f"{PREFIX}ALLOW_ANONYMOUS=1 contradicts {', '.join(sorted(given))}: keep one")
-
-
-def _not_yet(store: str) -> str:
-    return f" (a later version; this one has {_and(STORES)} only)" if store in LATER_STORES else ""
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join((", ".join(names[:-1]), names[-1]))
 
 
 # What people write who know other programs; close spelling would lead them astray.

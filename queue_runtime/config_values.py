@@ -176,8 +176,8 @@ def _read_classes(text: str) -> frozenset[str]:
 TASK_CLASSES = Rule("exact task class names, comma-separated", _read_classes)
 
 
-def _read_queues(text: str) -> frozenset[str]:
-    found = frozenset(_parts(text))
+def _read_queues(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(_parts(text)))
     for queue in found:
         _check_queue(queue)
     if not found:

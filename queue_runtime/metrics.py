@@ -26,7 +26,7 @@ from queue_runtime.cron_loop import CronLoop, Post
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.stats import RUN_BUCKETS, ClassStats, WorkerStats
-from queue_runtime.store import Store
+from queue_runtime.store import Dispatching, DispatchState, Store
 from queue_runtime.task import Backlog, QueueStats
 
 log = structlog.get_logger()
@@ -149,6 +149,8 @@ class Metrics(Collector):
         yield from self._of_http()
         yield from self._of_store()
         yield from self._of_process()
+        if isinstance(self._store, Dispatching):
+            yield from self._of_dispatch(self._store.dispatch)
         if self._conduit is not None:
             yield from self._of_conduit(self._conduit)
         if self._cron is not None:
@@ -221,6 +223,11 @@ class Metrics(Collector):
         yield _gauges("fault", "What is not well now", "source", [(source, 1.0) for source in sorted(faults)])
         if self._settler is not None:
             yield _gauge("outcomes_waiting", "Outcomes that are not written yet", self._settler.waiting)
+
+    def _of_dispatch(self, dispatch: DispatchState) -> Iterator[Metric]:
+        modes = [(mode, float(mode == dispatch.mode)) for mode in ("streams", "record")]
+        yield _gauges("dispatch_mode", "How tasks get to the workers now", "mode", modes)
+        yield _counter("dispatch_falls", "Times that the record had to stand in for the streams", dispatch.falls)
 
     def _of_conduit(self, conduit: ConduitView) -> Iterator[Metric]:
         yield _gauge("conduit_ready", "Whether Phorge runs tasks, so that they are leased for it", float(conduit.open))

@@ -11,7 +11,7 @@ from queue_runtime.store import Routes
 from queue_runtime.task import MAX_DATA_BYTES
 
 PREFIX = "QUEUE_RUNTIME_"
-STORES = ("sqlite", "mysql", "redis", "remote")
+STORES = ("sqlite", "mysql", "redis", "remote", "streams")
 WEEK = 7 * 86400
 
 
@@ -31,6 +31,9 @@ class Setting(Struct, frozen=True):
 
     store: str | None = None
     """the store it belongs to; None: it counts for all"""
+
+    also: tuple[str, ...] = ()
+    """other stores that it counts for"""
 
     defaults: Mapping[str, str] = {}
     """by store, where one has a default of its own"""
@@ -69,8 +72,14 @@ def _remote(field: str, rule: Rule, sentence: str) -> Setting:
     return Setting(field, "", rule, sentence, unset="", secret=True, store="remote")
 
 
-def _redis(field: str, default: str, rule: Rule, sentence: str, *, secret: bool = False) -> Setting:
-    return Setting(field, default, rule, sentence, secret=secret, store="redis")
+def _redis(
+    field: str, default: str, rule: Rule, sentence: str, *, secret: bool = False, also: tuple[str, ...] = ()
+) -> Setting:
+    return Setting(field, default, rule, sentence, secret=secret, store="redis", also=also)
+
+
+def _streams(field: str, default: str, rule: Rule, sentence: str) -> Setting:
+    return Setting(field, default, rule, sentence, store="streams")
 
 
 SETTINGS = (
@@ -93,12 +102,20 @@ SETTINGS = (
     _mysql("mysql_driver", "aiomysql", values.one_of("aiomysql", "asyncmy"),
            "asyncmy (extra `fast`) reads rows faster"),
     _redis("redis_url", "redis://127.0.0.1:6379/0", store_values.REDIS_URL, "the Redis server and its password",
-           secret=True),
+           secret=True, also=("streams",)),
     _redis("redis_prefix", "queue-runtime", store_values.REDIS_PREFIX, "what the keys begin with: {prefix}"),
     _redis("redis_allow_eviction", "0", values.switch(),
            "run on a server that may throw keys away when its memory is full: tasks are lost then"),
     _redis("event_days", "forever", values.days_or_forever(1, 36_500),
            "how long the receipts of enqueue-event are kept"),
+    _streams("record", "mysql", values.one_of("mysql", "sqlite"),
+             "the database that keeps the tasks, with its own settings; Redis brings them to the workers"),
+    _streams("streams_prefix", "queue-runtime-streams", store_values.REDIS_PREFIX,
+             "what the keys begin with: {prefix}"),
+    _streams("streams_group", "queue-runtime", store_values.REDIS_PREFIX, "the consumer group of all workers"),
+    _streams("queue_policy", "strict", values.one_of("strict", "weighted"),
+             "strict: a queue is served when those before it are empty; weighted: more often than those behind it"),
+    _streams("block_seconds", "5", values.seconds(1, 60), "how long one blocking read of the streams lasts"),
     _remote("remote_url", store_values.REMOTE_URL, "where the queue is: another queue-runtime, whose worker this is"),
     _remote("remote_token", values.TOKEN, "its service token"),
     Setting("listen", "127.0.0.1:8090", values.LISTEN, "addresses of the HTTP faces"),
@@ -118,7 +135,8 @@ SETTINGS = (
             unset={}, worker_only=True),
     Setting("task_classes", "", values.TASK_CLASSES, "lease only these classes (default: all that have a handler)",
             worker_only=True),
-    Setting("queues", "", values.QUEUES, "lease only from these queues (default: all)", worker_only=True),
+    Setting("queues", "", values.QUEUES, "lease only from these queues (default: all); on streams the preferred first",
+            worker_only=True),
     Setting("routes", "", values.ROUTES, "queue of a task that names none", unset=Routes()),
     Setting("lease_seconds", "20", values.whole(3, 86400, "seconds"),
             "lease of this worker, renewed every third of it; work of a killed one runs again after 1.5 times this"),
@@ -166,19 +184,13 @@ SETTINGS = (
 BY_VARIABLE = {one.variable: one for one in SETTINGS}
 BY_FIELD = {one.field: one for one in SETTINGS}
 
-LATER_STORES = frozenset({"streams"})
-"""Stores of the design that this version does not have: their names and settings get a clear answer."""
-
-_LATER = {"RECORD": "streams", "STREAMS": "streams"}
-"""First word of the settings of such a store."""
-
-_FAMILIES = {"SQLITE", "MYSQL", "REDIS", "REMOTE"}
+_FAMILIES = {"SQLITE", "MYSQL", "REDIS", "REMOTE", "STREAMS"}
 
 
 def store_of(name: str) -> str | None:
-    """The store that a variable belongs to, also one that is misspelt or of a later version; None: to all."""
+    """The store that a variable belongs to, also one that is misspelt; None: to all."""
     setting = BY_VARIABLE.get(name) or BY_VARIABLE.get(name.removesuffix("_FILE"))
     if setting is not None:
         return setting.store
     family = name.removeprefix(PREFIX).partition("_")[0]
-    return family.lower() if family in _FAMILIES else _LATER.get(family)
+    return family.lower() if family in _FAMILIES else None

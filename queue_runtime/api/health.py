@@ -4,6 +4,7 @@ import asyncio
 
 import orjson
 import structlog
+from msgspec.structs import asdict
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from queue_runtime.api.reply import Reply
@@ -13,7 +14,7 @@ from queue_runtime.errors import StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.metrics import Metrics, WorkerView
 from queue_runtime.settler import Settler
-from queue_runtime.store import Store
+from queue_runtime.store import Dispatching, Store
 
 log = structlog.get_logger()
 
@@ -76,6 +77,8 @@ class HealthFace:
             "faults": self._lifecycle.faults,
             "outcomesWaiting": self._settler.waiting,
         }
+        if isinstance(self._store, Dispatching):
+            details["dispatch"] = asdict(self._store.dispatch)
         if self._worker is not None:
             stats = self._worker.stats
             details["worker"] = {

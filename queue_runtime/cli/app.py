@@ -8,8 +8,10 @@ from queue_runtime.cli.doctor import doctor
 from queue_runtime.cli.enqueue import enqueue
 from queue_runtime.cli.health import health
 from queue_runtime.cli.init import init
+from queue_runtime.cli.phorge import phorge
 from queue_runtime.cli.reload import reload
 from queue_runtime.cli.serve import serve
+from queue_runtime.cli.takeover import takeover
 
 
 class SettingsGroup(click.Group):
@@ -46,5 +48,5 @@ def version() -> None:
     click.echo(f"queue-runtime {installed('queue-runtime')}")
 
 
-for command in (serve, init, doctor, config, health, enqueue, cron, reload):
+for command in (serve, init, doctor, config, health, enqueue, cron, reload, phorge, takeover):
     cli.add_command(command)

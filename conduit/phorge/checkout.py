@@ -1,0 +1,158 @@
+"""A Phorge on disk: whether it is one, which of its files answer worker.execute, and putting files of ours into it.
+
+Phorge includes each `.php` file below src/extensions on every request, so a bad one takes the whole site down. Ours are
+therefore checked by PHP under a name that Phorge does not look at, and appear whole or not at all.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+EXTENSION = "queue-runtime.php"
+STUBS = "queue-runtime-stubs.php"
+
+MARKS = {EXTENSION: b"class QueueRuntimeExecuteConduitAPIMethod", STUBS: b"`queue-runtime phorge stubs`"}
+"""By what a file of ours is known, whichever version of this product wrote it."""
+
+TOKEN_KEY = "queue-runtime.token"
+LINT_SECONDS = 60.0
+
+_METHOD = re.compile(rb"""['"]worker\.execute['"]""")
+_IS_METHOD = re.compile(rb"\bextends\s+\\?\w*ConduitAPIMethod\b")
+
+
+class RefusedError(Exception):
+    """Nothing was changed, for this reason."""
+
+
+class State(StrEnum):
+    """What is there under the name of a file of ours."""
+
+    ABSENT = "absent"
+    SAME = "same"
+    OTHER = "another version of ours"
+    FOREIGN = "not ours"
+
+
+def shipped() -> bytes:
+    """The extension that comes with this version."""
+    return Path(__file__).with_name(EXTENSION).read_bytes()
+
+
+class Checkout:
+    """One Phorge. Raises RefusedError for a folder that is none."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.extensions = root / "src" / "extensions"
+        if not (root / "src" / "__phutil_library_map__.php").is_file() or not (root / "bin" / "config").exists():
+            raise RefusedError(f"{root} is not a Phorge: it has no src/__phutil_library_map__.php and bin/config")
+        if not self.extensions.is_dir():
+            raise RefusedError(f"{root} has no folder src/extensions")
+
+    def state(self, name: str, text: bytes) -> State:
+        """What is there under this name, compared with what would be written."""
+        path = self.extensions / name
+        if not path.exists():
+            return State.ABSENT
+        found = path.read_bytes()
+        if found == text:
+            return State.SAME
+        return State.OTHER if MARKS[name] in found else State.FOREIGN
+
+    def rivals(self) -> list[Path]:
+        """Files that answer worker.execute too: the fork's own method, another extension, a copy of ours.
+
+        Two classes with one method name stop all of Conduit.
+        """
+        return [
+            path
+            for path, text in self._sources()
+            if _METHOD.search(text) and _IS_METHOD.search(text) and path != self.extensions / EXTENSION
+        ]
+
+    def declared(self, classes: list[str]) -> list[str]:
+        """Those of the classes that a file declares already, stubs of ours aside. PHP ignores the case of names."""
+        names = b"|".join(re.escape(name.encode()) for name in classes)
+        pattern = re.compile(rb"\b(?:class|interface|trait|enum)\s+(" + names + rb")\b", re.IGNORECASE)
+        found = {
+            match.decode().lower()
+            for path, text in self._sources()
+            if path != self.extensions / STUBS
+            for match in pattern.findall(text)
+        }
+        return [name for name in classes if name.lower() in found]
+
+    def token_is_set(self) -> bool | None:
+        """Whether Phorge's own configuration file has the token; None: it cannot be read."""
+        try:
+            config = json.loads((self.root / "conf" / "local" / "local.json").read_text())
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError):
+            return None
+        return isinstance(config, dict) and bool(config.get(TOKEN_KEY))
+
+    def write(self, name: str, text: bytes) -> str:
+        """Put a file of ours there, and say how it was checked. Raises RefusedError where that would do harm."""
+        path = self.extensions / name
+        if self.state(name, text) is State.FOREIGN:
+            raise RefusedError(f"{path} is not a file of queue-runtime; move it away first")
+        # not `.php`, so that Phorge does not include it
+        new = self.extensions / f".{name}.{os.getpid()}.new"
+        try:
+            new.write_bytes(text)
+            new.chmod(0o644)  # the web server's account reads it
+            checked = lint(new)
+            new.replace(path)
+        except OSError as error:
+            raise RefusedError(f"{path} cannot be written: {error.strerror}") from error
+        finally:
+            new.unlink(missing_ok=True)
+        return checked
+
+    def remove(self, name: str) -> bool:
+        """Take a file of ours away; False: there was none."""
+        path = self.extensions / name
+        state = self.state(name, b"")
+        if state is State.ABSENT:
+            return False
+        if state is State.FOREIGN:
+            raise RefusedError(f"{path} is not a file of queue-runtime; it stays")
+        try:
+            path.unlink()
+        except OSError as error:
+            raise RefusedError(f"{path} cannot be removed: {error.strerror}") from error
+        return True
+
+    def _sources(self) -> Iterator[tuple[Path, bytes]]:
+        for path in sorted((self.root / "src").rglob("*.php")):
+            if path.is_file():
+                yield path, path.read_bytes()
+
+
+def lint(path: Path) -> str:
+    """Have PHP check the syntax. Raises RefusedError with its own words where it finds fault."""
+    php = shutil.which("php")
+    if php is None:
+        return "not checked by PHP, which is not installed on this machine"
+    try:
+        done = subprocess.run(
+            [php, "-n", "-l", str(path)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LINT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RefusedError(f"{php} -l did not run: {error}") from error
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())
+        raise RefusedError(f"PHP does not accept the file, nothing was changed: {said}")
+    return "its syntax was checked by PHP"

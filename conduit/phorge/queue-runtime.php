@@ -1,0 +1,550 @@
+<?php
+
+/**
+ * The Conduit method "worker.execute" for a stock Phorge: runs one task of the
+ * queue, and says how it ended. queue-runtime calls it for every task class
+ * that it has no handler for.
+ *
+ * `queue-runtime phorge install` puts this file into Phorge's src/extensions/.
+ * Do not edit it there: the next install replaces it.
+ *
+ * Phorge includes every file of that folder on every request. So nothing runs
+ * here but this one question, which keeps a second copy of the file from being
+ * a fatal error; and the syntax is that of PHP 7.2, which Phorge still allows.
+ */
+if (!class_exists('QueueRuntimeExecuteConduitAPIMethod', false)) {
+
+
+final class QueueRuntimeConfigOptions
+  extends PhabricatorApplicationConfigOptions {
+
+  public function getName() {
+    return pht('Queue Runtime');
+  }
+
+  public function getDescription() {
+    return pht('Who may have tasks run here, and which.');
+  }
+
+  public function getGroup() {
+    return 'core';
+  }
+
+  public function getApplicationClassName() {
+    return PhabricatorDaemonsApplication::class;
+  }
+
+  public function getOptions() {
+    return array(
+      $this->newOption('queue-runtime.token', 'string', null)
+        ->setHidden(true)
+        ->setDescription(
+          pht(
+            'Service token that callers of "worker.execute" must send. '.
+            'Without one nobody may call it. PHP may have it as the variable '.
+            'QUEUE_RUNTIME_CONDUIT_TOKEN instead.')),
+      $this->newOption('queue-runtime.classes', 'list<string>', array('*'))
+        ->setLocked(true)
+        ->setDescription(
+          pht('Task classes that may be run: exact names, or "*" for all.')),
+    );
+  }
+
+}
+
+
+/**
+ * Reads the follow-up tasks that a worker has staged. Only another worker can.
+ */
+final class QueueRuntimeFollowupReader extends PhabricatorWorker {
+
+  public function readFollowups(PhabricatorWorker $worker) {
+    return $worker->getQueuedTasks();
+  }
+
+  protected function doWork() {
+    throw new PhabricatorWorkerPermanentFailureException(
+      pht('This class is not for tasks.'));
+  }
+
+}
+
+
+/**
+ * Does nothing, so that the way to PHP and back can be tried.
+ */
+final class QueueRuntimeCanaryWorker extends PhabricatorWorker {
+
+  protected function doWork() {
+    return;
+  }
+
+}
+
+
+final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
+
+  const METHOD = 'worker.execute';
+  const VERSION = 1;
+
+  const MAX_REASON = 4000;
+
+  const LOCK_TROUBLE_WAIT = 15;
+  const BUSY_WAIT = 60;
+
+  private static $declaredCount = 0;
+  private static $hasRival = false;
+
+  private $isRunning = false;
+
+
+/* -(  What Conduit asks  )-------------------------------------------------- */
+
+
+  public function getAPIMethodName() {
+    // Two classes with one name stop *all* of Conduit. Whoever builds the list
+    // of methods has loaded every class before it asks for names, so that this
+    // one sees the other in time and steps aside.
+    return self::METHOD.($this->hasRival() ? '.queue-runtime' : '');
+  }
+
+  private function hasRival() {
+    $declared = get_declared_classes();
+    if (count($declared) === self::$declaredCount) {
+      return self::$hasRival;
+    }
+    self::$declaredCount = count($declared);
+    self::$hasRival = false;
+    foreach ($declared as $class) {
+      if ($class === self::class || !is_subclass_of($class, parent::class)) {
+        continue;
+      }
+      try {
+        $object = newv($class, array());
+        $name = $object->getAPIMethodName();
+      } catch (Throwable $ex) {
+        continue; // abstract, or broken in a way that is not our business
+      }
+      if ($name === self::METHOD) {
+        self::$hasRival = true;
+      }
+    }
+    return self::$hasRival;
+  }
+
+  public function getMethodDescription() {
+    return pht('Runs one task of the queue. For queue-runtime alone.');
+  }
+
+  public function isInternalAPI() {
+    return true;
+  }
+
+  public function shouldRequireAuthentication() {
+    return false; // no user calls; the service token is checked below
+  }
+
+  public function shouldAllowUnguardedWrites() {
+    return true; // workers write, and no form with a CSRF token is involved
+  }
+
+  protected function defineParamTypes() {
+    return array(
+      'taskID' => 'required int',
+      'taskClass' => 'required string',
+      'data' => 'required string, JSON',
+      'executionVersion' => 'optional int',
+      'phase' => 'optional string',
+      'failureCount' => 'optional int',
+      'priority' => 'optional int',
+      'leaseOwner' => 'optional string',
+      'leaseExpires' => 'optional int',
+    );
+  }
+
+  protected function defineReturnType() {
+    return 'map<string, wild>';
+  }
+
+  protected function defineErrorTypes() {
+    return array(
+      'ERR-WORKER-AUTH' => pht('A valid service token is required.'),
+      'ERR-WORKER-CONTEXT' =>
+        pht('A valid versioned execution context is required.'),
+      'ERR-WORKER-CLASS' => pht('This task class may not be run here.'),
+      'ERR-WORKER-EXIT' => pht('The worker ended PHP itself, by exit().'),
+      'ERR-NO-TASK-CLASS' => pht('A task class is required.'),
+    );
+  }
+
+
+/* -(  The call  )----------------------------------------------------------- */
+
+
+  protected function execute(ConduitAPIRequest $request) {
+    $this->checkToken();
+
+    $params = $request->getAllParameters();
+    if (!isset($params['executionVersion']) && !isset($params['phase'])) {
+      return $this->executeUnversioned($params);
+    }
+
+    if (idx($params, 'executionVersion') !== self::VERSION) {
+      throw new ConduitException('ERR-WORKER-CONTEXT');
+    }
+
+    switch (idx($params, 'phase')) {
+      case 'capabilities':
+        $result = array('result' => 'capabilities', 'taskLock' => true);
+        break;
+      case 'prepare':
+        $result = $this->prepare($this->newTask($params));
+        break;
+      case 'execute':
+        $result = $this->executeLocked($this->newTask($params), true);
+        break;
+      default:
+        throw new ConduitException('ERR-WORKER-CONTEXT');
+    }
+
+    return array('executionVersion' => self::VERSION) + $result;
+  }
+
+  /**
+   * The call of the first release: no phases, and nobody there to store what
+   * the worker has staged.
+   */
+  private function executeUnversioned(array $params) {
+    $params['taskID'] = (int)idx($params, 'taskID');
+    $params += array(
+      'failureCount' => 0,
+      'priority' => PhabricatorWorker::PRIORITY_DEFAULT,
+      'leaseOwner' => 'worker.execute',
+      'leaseExpires' => time() + 7200,
+    );
+    $result = $this->executeLocked($this->newTask($params), false);
+    if ($result['result'] === 'busy') {
+      return array('result' => 'yield', 'retry' => self::BUSY_WAIT);
+    }
+    return $result;
+  }
+
+  private function checkToken() {
+    $sent = (string)AphrontRequest::getHTTPHeader('X-Service-Token');
+
+    $tokens = array(
+      (string)PhabricatorEnv::getEnvConfig('queue-runtime.token'),
+      (string)idx($_SERVER, 'QUEUE_RUNTIME_CONDUIT_TOKEN'),
+      (string)getenv('QUEUE_RUNTIME_CONDUIT_TOKEN'),
+    );
+    foreach ($tokens as $token) {
+      if ($token !== '') {
+        if (hash_equals($token, $sent)) {
+          return;
+        }
+        break; // the first one that is set counts
+      }
+    }
+    throw new ConduitException('ERR-WORKER-AUTH');
+  }
+
+  /**
+   * The task as workers see it. It is never saved: the row belongs to the
+   * runtime, whose lease it is.
+   */
+  private function newTask(array $params) {
+    $class = idx($params, 'taskClass');
+    if (!is_string($class) || $class === '') {
+      throw new ConduitException('ERR-NO-TASK-CLASS');
+    }
+
+    // Before anything looks for the class.
+    $allowed = PhabricatorEnv::getEnvConfig('queue-runtime.classes');
+    if (!in_array('*', $allowed, true) && !in_array($class, $allowed, true)) {
+      throw id(new ConduitException('ERR-WORKER-CLASS'))
+        ->setErrorDescription(
+          pht(
+            'The option "queue-runtime.classes" does not name "%s".',
+            $this->newReason($class)));
+    }
+
+    $id = idx($params, 'taskID');
+    $failures = idx($params, 'failureCount');
+    $priority = idx($params, 'priority');
+    $owner = idx($params, 'leaseOwner');
+    $expires = idx($params, 'leaseExpires');
+    // The expiry is not compared with our clock: it may differ, the call may
+    // have waited, and the lease is renewed meanwhile.
+    if (!is_int($id) || $id <= 0 ||
+        !is_int($failures) || $failures < 0 ||
+        !is_int($priority) || $priority < 0 ||
+        !is_string($owner) || $owner === '' ||
+        !is_int($expires) ||
+        !is_string(idx($params, 'data', ''))) {
+      throw new ConduitException('ERR-WORKER-CONTEXT');
+    }
+
+    return id(new PhabricatorWorkerActiveTask())
+      ->setID($id)
+      ->setTaskClass($class)
+      ->setData(idx($params, 'data', ''))
+      ->setFailureCount($failures)
+      ->setPriority($priority)
+      ->setLeaseOwner($owner)
+      ->setLeaseExpires($expires)
+      ->setServerTime(time())
+      ->makeEphemeral();
+  }
+
+  private function newWorker(PhabricatorWorkerActiveTask $task) {
+    $text = $task->getData();
+    // Not phutil_json_decode(): that takes maps and lists alone, and the data
+    // of a mail task is a bare number.
+    $data = ($text === '') ? null : json_decode($text, true);
+    if ($text !== '' && json_last_error() !== JSON_ERROR_NONE) {
+      throw new PhabricatorWorkerPermanentFailureException(
+        pht(
+          'The data of the task is not valid JSON: %s.',
+          json_last_error_msg()));
+    }
+
+    $worker = $task->setData($data)->getWorkerInstance();
+    $worker->setCurrentWorkerTask($task);
+    return $worker;
+  }
+
+
+/* -(  Phases  )------------------------------------------------------------- */
+
+
+  private function prepare(PhabricatorWorkerActiveTask $task) {
+    $worker = null;
+    try {
+      $worker = $this->newWorker($task);
+      $lease = $worker->getRequiredLeaseTime();
+    } catch (PhabricatorWorkerPermanentFailureException $ex) {
+      return $this->newPermanentFailure($ex->getMessage());
+    } catch (Throwable $ex) {
+      return $this->newFailure($task, $worker, $ex);
+    }
+
+    return array(
+      'result' => 'prepared',
+      'leaseDuration' => ($lease === null) ? null : (int)$lease,
+    );
+  }
+
+  /**
+   * Run it, unless another call runs it just now: the caller of that one may
+   * have gone, and its lease be over, while PHP is still at work.
+   */
+  private function executeLocked(PhabricatorWorkerActiveTask $task, $export) {
+    $lock = PhabricatorGlobalLock::newLock(
+      'queue-runtime.task.'.$task->getID());
+    try {
+      $lock->lock();
+    } catch (PhutilLockException $ex) {
+      return array('result' => 'busy');
+    } catch (Throwable $ex) {
+      phlog($ex); // no connection left, say; the task has not run
+      return array('result' => 'busy', 'retry' => self::LOCK_TROUBLE_WAIT);
+    }
+
+    // Whatever the worker prints would spoil the reply.
+    $level = ob_get_level();
+    ob_start(array($this, 'dropOutput'));
+    $this->isRunning = true;
+    register_shutdown_function(array($this, 'didShutdown'));
+    try {
+      return $this->executeTask($task, $export);
+    } finally {
+      $this->isRunning = false;
+      while (ob_get_level() > $level) {
+        ob_end_clean();
+      }
+      try {
+        $lock->unlock();
+      } catch (Throwable $ex) {
+        phlog($ex); // it ends with the connection
+      }
+    }
+  }
+
+  public function dropOutput($output) {
+    return '';
+  }
+
+  /**
+   * A worker that calls exit() would leave an empty reply, which says as little
+   * as a lost one, and the task would soon be tried again, for ever. (What
+   * Phorge says of a fatal error is enough.)
+   */
+  public function didShutdown() {
+    $error = error_get_last();
+    $fatal = E_ERROR | E_CORE_ERROR | E_COMPILE_ERROR | E_USER_ERROR;
+    if (!$this->isRunning || headers_sent() ||
+        ($error !== null && ($error['type'] & $fatal))) {
+      return;
+    }
+    while (ob_get_level()) {
+      ob_end_clean();
+    }
+    header('Content-Type: application/json');
+    echo json_encode(
+      array(
+        'result' => null,
+        'error_code' => 'ERR-WORKER-EXIT',
+        'error_info' => 'The worker ended PHP itself, by exit().',
+      ));
+  }
+
+  private function executeTask(PhabricatorWorkerActiveTask $task, $export) {
+    // A host may have switched them off, which is no reason to fail.
+    if (function_exists('set_time_limit')) {
+      set_time_limit(0);
+    }
+    if (function_exists('ignore_user_abort')) {
+      ignore_user_abort(true);
+    }
+    // Otherwise every query of the run is kept in memory.
+    PhutilServiceProfiler::getInstance()->enableDiscardMode();
+
+    $worker = null;
+    $start = microtime(true);
+    try {
+      $worker = $this->newWorker($task);
+
+      $maximum = $worker->getMaximumRetryCount();
+      if ($maximum !== null && $task->getFailureCount() > $maximum) {
+        throw new PhabricatorWorkerPermanentFailureException(
+          pht(
+            'Task %d has exceeded the maximum number of failures (%d).',
+            $task->getID(),
+            $maximum));
+      }
+
+      $start = microtime(true);
+      $worker->executeTask();
+      $result = array('result' => 'success');
+    } catch (PhabricatorWorkerPermanentFailureException $ex) {
+      $result = $this->newPermanentFailure($ex->getMessage());
+    } catch (PhabricatorWorkerYieldException $ex) {
+      $result = array(
+        'result' => 'yield',
+        'retry' => max(5, (int)$ex->getDuration()),
+      );
+    } catch (Throwable $ex) {
+      $result = $this->newFailure($task, $worker, $ex);
+    }
+    $result['duration'] = (int)(1000000 * (microtime(true) - $start));
+
+    if ($result['result'] === 'success') {
+      try {
+        $result = $this->takeFollowups($task, $worker, $export) + $result;
+      } catch (Throwable $ex) {
+        // The next run would fail at this again, after doing the work again.
+        phlog($ex);
+        return $this->newPermanentFailure(
+          pht(
+            'It ran, but its follow-up tasks were lost: %s',
+            $ex->getMessage()));
+      }
+    }
+    return $result;
+  }
+
+  /**
+   * Hand the staged tasks to the caller, who stores them together with the
+   * success; or store them here, for one who does not know of them.
+   */
+  private function takeFollowups(
+    PhabricatorWorkerActiveTask $task,
+    PhabricatorWorker $worker,
+    $export) {
+
+    if (!$export) {
+      $worker->flushTaskQueue(array('priority' => $task->getPriority()));
+      return array();
+    }
+
+    $reader = new QueueRuntimeFollowupReader(null);
+    $followups = array();
+    foreach ($reader->readFollowups($worker) as $staged) {
+      list($class, $data, $options) = $staged;
+      $options += array('priority' => $task->getPriority());
+      $followups[] = array(
+        'taskClass' => $class,
+        'data' => phutil_json_encode($data),
+        'options' => array(
+          'priority' => coalesce(
+            $options['priority'],
+            PhabricatorWorker::PRIORITY_DEFAULT),
+          'objectPHID' => idx($options, 'objectPHID'),
+          'containerPHID' => idx($options, 'containerPHID'),
+          'delayUntil' => idx($options, 'delayUntil'),
+        ),
+      );
+    }
+    // What cannot be told must be known here, not by the code that replies.
+    phutil_json_encode($followups);
+
+    return array('followups' => $followups);
+  }
+
+
+/* -(  Failures  )----------------------------------------------------------- */
+
+
+  private function newPermanentFailure($reason) {
+    return array(
+      'result' => 'permanent-failure',
+      'failureType' => 'permanent',
+      'failureReason' => $this->newReason($reason),
+    );
+  }
+
+  private function newFailure(
+    PhabricatorWorkerActiveTask $task,
+    $worker,
+    Throwable $ex) {
+
+    phlog($ex); // the reply has no place for the trace
+
+    // As Phorge's own daemons do, the wait is asked for with this failure
+    // counted already.
+    $task->setExecutionException($ex);
+    $task->setFailureCount($task->getFailureCount() + 1);
+    $task->setFailureTime(time());
+
+    $retry = null;
+    if ($worker) {
+      try {
+        $retry = $worker->getWaitBeforeRetry($task);
+      } catch (Throwable $other) {
+        phlog($other);
+      }
+    }
+    if ($retry === null) {
+      $retry = PhabricatorWorkerLeaseQuery::getDefaultWaitBeforeRetry();
+    }
+
+    return array(
+      'result' => 'failure',
+      'failureType' => 'transient',
+      'failureReason' => $this->newReason(
+        get_class($ex).': '.$ex->getMessage()),
+      'retry' => (int)$retry,
+    );
+  }
+
+  /**
+   * Text that JSON can hold, and not too much of it.
+   */
+  private function newReason($text) {
+    return phutil_utf8ize(substr($text, 0, self::MAX_REASON));
+  }
+
+}
+
+
+}

@@ -1,0 +1,171 @@
+"""`queue-runtime phorge`: puts the extension into a Phorge on this machine, looks at it, takes it out again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from queue_runtime.cli.environment import fail
+from queue_runtime.cli.findings import show
+from queue_runtime.findings import Finding, fault, note, ok, warning
+
+if TYPE_CHECKING:
+    from conduit.phorge.checkout import Checkout
+
+FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
+
+RELOAD = "systemctl reload 'php*-fpm'   (or restart the web server that runs PHP: it may keep old code)"
+
+
+@click.group()
+def phorge() -> None:
+    """The extension that lets a stock Phorge run its own task classes for this queue. DIR is Phorge's folder."""
+
+
+@phorge.command()
+@FOLDER
+def install(folder: Path) -> None:
+    """Put the extension into DIR/src/extensions, or the newer one in place of the older.
+
+    Nothing is changed where that would harm: a syntax that this PHP does not take, or another file that answers
+    worker.execute, as the fork's own does. May be run again at any time. Exit code 0: it is there. 1: it is not.
+    """
+    from conduit.phorge.checkout import EXTENSION, RefusedError, State, shipped
+
+    try:
+        checkout = _checkout(folder)
+        if rivals := checkout.rivals():
+            names = ", ".join(str(path) for path in rivals)
+            fail(f"{names} answers worker.execute already; two of them would stop all of Conduit. Nothing was changed")
+        if checkout.state(EXTENSION, shipped()) is State.SAME:
+            click.echo(f"{checkout.extensions / EXTENSION} is there already, and is the one of this version")
+        else:
+            checked = checkout.write(EXTENSION, shipped())
+            click.echo(f"{checkout.extensions / EXTENSION} is in place; {checked}")
+    except RefusedError as error:
+        fail(str(error))
+    click.echo("What remains:")
+    if not checkout.token_is_set():
+        click.echo(
+            f"  {folder}/bin/config set queue-runtime.token TOKEN   (the one of QUEUE_RUNTIME_CONDUIT_TOKEN here)"
+        )
+        click.echo(
+            "      or env[QUEUE_RUNTIME_CONDUIT_TOKEN] = TOKEN in php-fpm's pool: the other file is readable by all"
+        )
+    click.echo(f"  {RELOAD}")
+    click.echo("  queue-runtime doctor")
+
+
+@phorge.command()
+@FOLDER
+def check(folder: Path) -> None:
+    """Print what is found in DIR, one a line, as the doctor does. Exit code 1 when there is a fault."""
+    from conduit.phorge.checkout import RefusedError
+
+    try:
+        checkout = _checkout(folder)
+    except RefusedError as error:
+        fail(str(error))
+    show(_findings(checkout))
+
+
+@phorge.command()
+@FOLDER
+def remove(folder: Path) -> None:
+    """Take the extension and the stubs out of DIR again. Files that are not ours stay."""
+    from conduit.phorge.checkout import EXTENSION, STUBS, TOKEN_KEY, RefusedError
+
+    removed = False
+    try:
+        checkout = _checkout(folder)
+        for name in (EXTENSION, STUBS):
+            if checkout.remove(name):
+                removed = True
+                click.echo(f"{checkout.extensions / name} is removed")
+    except RefusedError as error:
+        fail(str(error))
+    if not removed:
+        click.echo(f"there is nothing of queue-runtime in {checkout.extensions}")
+        return
+    click.echo("What remains:")
+    if checkout.token_is_set():
+        # afterwards Phorge does not know the option, and says so
+        click.echo(f"  take {TOKEN_KEY!r} out of {folder}/conf/local/local.json")
+    click.echo(f"  {RELOAD}")
+
+
+@phorge.command()
+@FOLDER
+@click.argument("classes", metavar="CLASS...", nargs=-1, required=True)
+def stubs(folder: Path, classes: tuple[str, ...]) -> None:
+    """Write a PHP class for each task class that has a handler here and no PHP code.
+
+    Without one Phorge's page of such a task is an error. The classes named now replace those of the last call.
+    """
+    from conduit.phorge.checkout import STUBS, RefusedError, State
+    from conduit.phorge.stubs import is_class_name, stub_file
+
+    if wrong := [name for name in classes if not is_class_name(name)]:
+        raise click.UsageError(f"not a name of a PHP class: {', '.join(wrong)}")
+    text = stub_file(classes)
+    try:
+        checkout = _checkout(folder)
+        if declared := checkout.declared(list(classes)):
+            fail(f"Phorge has {', '.join(declared)} already. Nothing was changed")
+        if checkout.state(STUBS, text) is State.SAME:
+            click.echo(f"{checkout.extensions / STUBS} has them already")
+            return
+        checked = checkout.write(STUBS, text)
+    except RefusedError as error:
+        fail(str(error))
+    click.echo(f"{checkout.extensions / STUBS} has {len(set(classes))} classes; {checked}")
+    click.echo("What remains:")
+    click.echo(f"  {RELOAD}")
+    click.echo(f"  {folder}/bin/phd stop && {folder}/bin/phd start --keep-leases   (where native taskmasters run)")
+
+
+def _checkout(folder: Path) -> "Checkout":
+    from conduit.phorge.checkout import Checkout
+
+    return Checkout(folder.resolve())
+
+
+def _findings(checkout: "Checkout") -> Iterator[Finding]:
+    from conduit.phorge.checkout import EXTENSION, STUBS, RefusedError, State, lint, shipped
+
+    path = checkout.extensions / EXTENSION
+    match checkout.state(EXTENSION, shipped()):
+        case State.SAME:
+            yield ok("extension", f"{path} is the one of this version")
+        case State.OTHER:
+            yield warning("extension", f"{path} is not the one of this version: queue-runtime phorge install")
+        case State.FOREIGN:
+            yield fault("extension", f"{path} is not a file of queue-runtime")
+        case State.ABSENT:
+            yield note("extension", "not installed: queue-runtime phorge install")
+    for name in (EXTENSION, STUBS):
+        if (checkout.extensions / name).exists():
+            try:
+                yield ok("syntax", f"{name}: {lint(checkout.extensions / name)}")
+            except RefusedError as error:
+                yield fault("syntax", f"{name}: {error}")
+    yield from _rivals(checkout, installed=path.exists())
+    match checkout.token_is_set():
+        case True:
+            yield ok("token", "Phorge's configuration has one")
+        case None:
+            yield note("token", "conf/local/local.json cannot be read here, so who knows")
+        case False:
+            yield note("token", "not in conf/local/local.json: without one in PHP's environment every call is refused")
+
+
+def _rivals(checkout: "Checkout", *, installed: bool) -> Iterator[Finding]:
+    rivals = checkout.rivals()
+    for rival in rivals:
+        if installed:
+            yield fault("worker.execute", f"{rival} answers it too: remove one of the two")
+        else:
+            yield note("worker.execute", f"{rival} answers it, so the extension must not be installed")
+    if not rivals:
+        yield ok("worker.execute", "no other file answers it")

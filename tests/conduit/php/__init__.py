@@ -1,0 +1,110 @@
+"""Runs the extension file under real PHP: one call in a process of its own, among stand-ins for Phorge's classes."""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from tests.servers import find_program
+
+HERE = Path(__file__).parent
+EXTENSION = Path(__file__).parents[3] / "conduit" / "phorge" / "queue-runtime.php"
+
+TOKEN = "the-service-token"
+SECONDS = 30.0
+
+
+class Reply(Struct, frozen=True):
+    """What Conduit would answer, and what PHP wrote to its log meanwhile."""
+
+    result: Any
+    error_code: str | None
+    error_info: str | None
+    log: list[str]
+
+    def logged(self, mark: str) -> list[str]:
+        """Lines that begin with this word, without it."""
+        return [line.removeprefix(mark).strip() for line in self.log if line.startswith(mark)]
+
+
+class Php:
+    """Calls of worker.execute. Tests set the configuration; `folder` is where tasks are locked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.command: list[str | Path] = [find_program("php", "php-cli"), "-n"]  # without php.ini
+        # everything that PHP has to say of the code is shown, and apart from the reply
+        for setting in (
+            "variables_order=EGPCS",
+            "error_reporting=-1",
+            "display_errors=stderr",
+            "max_execution_time=30",
+        ):
+            self.command += ["-d", setting]
+        self.config: dict[str, object] = {"queue-runtime.token": TOKEN, "locks": str(folder)}
+        self.environ: dict[str, str] = {}
+        self.token: str | None = TOKEN
+        self.load = [EXTENSION, HERE / "workers.php"]
+
+    def start(self, params: dict[str, object] | None) -> "subprocess.Popen[str]":
+        """A call that goes on by itself; None asks for the names of all methods."""
+        environ = {"PATH": os.environ["PATH"], **self.environ}
+        if self.token is not None:
+            environ["HTTP_X_SERVICE_TOKEN"] = self.token
+        process = subprocess.Popen(
+            [*self.command, HERE / "call.php"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            text=True,
+            errors="replace",  # PHP logs the bytes as they are
+        )
+        order = {"config": self.config, "load": [str(path) for path in self.load], "params": params}
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(order))
+        process.stdin.close()
+        process.stdin = None
+        return process
+
+    def finish(self, process: "subprocess.Popen[str]") -> Reply:
+        """The reply. PHP must have had nothing to say of the code itself."""
+        out, err = process.communicate(timeout=SECONDS)
+        log = err.splitlines()
+        strange = [line for line in log if line and not line.startswith(("LOG ", "RAN ", "FLUSHED "))]
+        assert not strange, strange
+        try:
+            return Reply(**json.loads(out), log=log)
+        except ValueError:
+            raise AssertionError(f"not a reply: {out!r}") from None
+
+    def call(self, params: dict[str, object] | None) -> Reply:
+        """One call, to its end."""
+        return self.finish(self.start(params))
+
+    def execute(self, data: object, phase: str = "execute", **params: object) -> Reply:
+        """A call of version 1 for ActingWorker."""
+        return self.call(versioned(json.dumps(data), phase=phase, **params))
+
+    def methods(self) -> Sequence[str]:
+        """The names of all Conduit methods."""
+        return list(self.call(None).result)
+
+
+def versioned(data: str, **params: object) -> dict[str, object]:
+    """The parameters of a call of version 1."""
+    return {
+        "executionVersion": 1,
+        "phase": "execute",
+        "taskID": 77,
+        "taskClass": "ActingWorker",
+        "data": data,
+        "failureCount": 0,
+        "priority": 1500,
+        "leaseOwner": "qr:1",
+        "leaseExpires": 1,  # long ago: clocks differ, and the lease is renewed while the call waits
+        **params,
+    }

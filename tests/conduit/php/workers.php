@@ -1,0 +1,91 @@
+<?php
+
+/**
+ * Workers to be run. What they do stands in their data.
+ */
+final class ActingWorker extends PhabricatorWorker {
+
+  public function getRequiredLeaseTime() {
+    $lease = idx((array)$this->getTaskData(), 'lease');
+    if ($lease === 'broken') {
+      throw new Exception('the lease time is broken');
+    }
+    return $lease;
+  }
+
+  public function getMaximumRetryCount() {
+    return idx((array)$this->getTaskData(), 'maximum');
+  }
+
+  public function getWaitBeforeRetry($task) {
+    $wait = idx((array)$this->getTaskData(), 'wait');
+    if ($wait === 'by count') {
+      return 10 * $task->getFailureCount();
+    }
+    if ($wait === 'broken') {
+      throw new Exception('the wait is broken');
+    }
+    return $wait;
+  }
+
+  protected function doWork() {
+    $data = $this->getTaskData();
+    fwrite(STDERR, 'RAN '.json_encode($data)."\n");
+    switch (idx((array)$data, 'do')) {
+      case 'say':
+        echo 'this is no JSON';
+        return;
+      case 'flush':
+        echo 'this is no JSON';
+        ob_flush();
+        return;
+      case 'throw':
+        throw new Exception(hex2bin($data['hex']));
+      case 'raise':
+        return no_such_function();
+      case 'give up':
+        throw new PhabricatorWorkerPermanentFailureException('it cannot be done');
+      case 'yield':
+        throw new PhabricatorWorkerYieldException($data['seconds']);
+      case 'exit':
+        echo 'this is no JSON';
+        exit(0);
+      case 'save':
+        return $this->getCurrentWorkerTask()->save();
+      case 'tell':
+        $task = $this->getCurrentWorkerTask();
+        throw new Exception(
+          implode(
+            ' ',
+            array(
+              $task->getID(),
+              $task->getTaskClass(),
+              $task->getFailureCount(),
+              $task->getPriority(),
+              $task->getLeaseOwner(),
+              $task->getLeaseExpires(),
+              ini_get('max_execution_time'),
+              ignore_user_abort(),
+            )));
+      case 'wait for':
+        while (!file_exists($data['file'])) {
+          usleep(10000);
+          clearstatcache();
+        }
+        return;
+      case 'stage':
+        foreach ($data['children'] as $child) {
+          $this->queueTask($child[0], $child[1], idx($child, 2, array()));
+        }
+        return;
+      case 'stage rubbish':
+        $this->queueTask('ActingWorker', array('text' => "\xff"));
+        return;
+    }
+  }
+
+}
+
+final class NotAWorker {}
+
+abstract class AbstractWorker extends PhabricatorWorker {}
