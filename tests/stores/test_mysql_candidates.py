@@ -105,3 +105,31 @@ async def test_a_class_that_differs_by_a_space_stands_in_nobodys_way(store: Mysq
     await store.pause(Pause(PauseKind.CLASS, "Other"))
     assert await leased(store, 2) == ["A "] * 10
     assert await store.resume(Pause(PauseKind.CLASS, "A ")) is False
+
+
+@pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+@pytest.mark.timeout(600)
+async def test_a_lease_of_a_large_queue_reads_about_what_it_takes(
+    count: int, store: MysqlStore, phorge: PhorgeTables
+) -> None:
+    """R062: 200 classes and 6 priorities. Counted by the server, not by time."""
+    phorge.execute(
+        f"INSERT INTO worker_taskdata (id, data) SELECT seq, '[]' FROM seq_1_to_{count};"
+        f" INSERT INTO worker_activetask ({COLUMNS}) SELECT seq, CONCAT('Class', seq MOD 200), NULL, NULL, 0, seq,"
+        f" NULL, 1000 + 500 * (seq MOD 6), NULL, {NOW}, {NOW}, NULL FROM seq_1_to_{count}"
+    )
+    cases: list[tuple[dict[str, object], int]] = [
+        ({}, 1500),
+        ({"classes": {f"Class{number}" for number in range(100)}}, 3000),
+        ({"without_classes": {"Class1"}}, 2000),
+        ({"queues": {"default"}}, 2000),
+        ({"classes": {"Class7"}}, 5 * EXAMINED),
+        ({"classes": {"Class7", "Nobody"}, "queues": {"default"}}, 5 * EXAMINED),
+    ]
+    for number, (filters, bound) in enumerate(cases):
+        await store.lease(f"qr:w{number}:1:1@h", 30, 60, **filters)  # type: ignore[arg-type]  # what is cached, is
+        before = rows_read(phorge)
+        taken = await store.lease(f"qr:{number}:1:1@h", 30, 60, **filters)  # type: ignore[arg-type]
+        assert rows_read(phorge) - before < bound, filters
+        assert taken, filters
+        assert [row.priority for row in taken] == sorted(row.priority for row in taken)
