@@ -148,8 +148,9 @@ class RedisStore:
 
     async def paused(self) -> list[Pause]:
         found = await self.calls.script("paused", repeatable=True)
-        parts = (member.decode().partition(":") for member in found)
-        return sorted((Pause(PauseKind(kind), name) for kind, _, name in parts), key=lambda one: (one.kind, one.name))
+        parts = (member.decode(errors="replace").partition(":") for member in found)
+        pauses = (Pause(PauseKind(kind), name) for kind, _, name in parts if kind in list(PauseKind))
+        return sorted(pauses, key=lambda one: (one.kind, one.name))
 
     async def sweep(self, limit: int) -> SweepReport:
         return await redis_upkeep.sweep(self.calls, limit, self._options.retention, self._event_days)

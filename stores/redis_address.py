@@ -1,10 +1,18 @@
 """Which server holds the queue: a URL names it, sentinels know it, or another node of its cluster says so."""
 
+import asyncio
+import inspect
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
-from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, parse_url
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+    parse_url,
+)
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -24,6 +32,8 @@ _SENTINEL = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 _OURS = ("max_connections", "timeout", "retry_on_timeout", "health_check_interval", "protocol", "decode_responses")
 """Settings of the driver's own pool and clients, which nobody reads here."""
 
+_SENTINEL_SETTINGS = frozenset({"username", "password"})
+
 
 class Address:
     """Where to connect. `moved_to` is where a cluster node said that the queue is; it is forgotten when that fails."""
@@ -33,6 +43,7 @@ class Address:
         self._sentinels: list[tuple[str, int]] = []
         self._service = ""
         self._sentinel_login: dict[str, str] = {}
+        problem = ", and may set what the driver knows"
         try:
             if scheme in _SENTINEL:
                 url = self._read_sentinels(url, scheme)
@@ -42,10 +53,15 @@ class Address:
                 settings.pop(name, None)
             self.reply_seconds = float(settings.pop("socket_timeout", REPLY_SECONDS))
             self._settings = {"socket_connect_timeout": CONNECT_SECONDS, **settings}
+            unknown = self._unknown_sentinel_settings() | _unknown(self._class, settings)
+            if unknown:
+                problem = f"; nobody knows its setting {', '.join(sorted(unknown))}"
             self._class(**_plain(self._settings))  # connects to nothing yet, but knows its settings
+            fits = not unknown
         except (ValueError, TypeError, RedisError):
-            # the driver's own message may hold the URL, and so the password
-            raise StoreUnusable(f"the Redis URL must be {_FORMS}, and may set what the driver knows") from None
+            fits = False  # the driver's own message may hold the URL, and so the password
+        if not fits:
+            raise StoreUnusable(f"the Redis URL must be {_FORMS}{problem}")
         self.moved_to: tuple[str, int] | None = None
 
     def _read_sentinels(self, url: str, scheme: str) -> str:
@@ -66,15 +82,21 @@ class Address:
         netloc = f"{login}@sentinel" if login else "sentinel"
         return urlunsplit((_SENTINEL[scheme], netloc, f"/{database or 0}", query, ""))
 
+    def _unknown_sentinel_settings(self) -> set[str]:
+        return {f"sentinel_{name}" for name in self._sentinel_login.keys() - _SENTINEL_SETTINGS}
+
     async def open(self) -> AbstractConnection:
         """A connection to the server, logged in."""
+        kind, settings = self._class, self._settings
         place: Mapping[str, Any] = {}
         if self.moved_to is not None:
             place = {"host": self.moved_to[0], "port": self.moved_to[1]}
+            if issubclass(kind, UnixDomainSocketConnection):  # other nodes of a cluster are reached over the network
+                kind, settings = Connection, {name: value for name, value in settings.items() if name != "path"}
         elif self._sentinels:
             host, port = await self._ask_sentinels()
             place = {"host": host, "port": port}
-        connection = self._class(**_plain({**self._settings, **place}))
+        connection = kind(**_plain({**settings, **place}))
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
         except BaseException:
@@ -83,10 +105,15 @@ class Address:
         return connection
 
     async def _ask_sentinels(self) -> tuple[str, int]:
-        """Host and port of the master. The sentinel that knew it is asked first the next time."""
+        """Host and port of the master. The sentinel that knew it is asked first the next time.
+
+        They share the time for connecting, so that each is asked and some is left for the master.
+        """
+        seconds = CONNECT_SECONDS / len(self._sentinels)
         for host, port in list(self._sentinels):
             try:
-                found = await self._ask(host, port)
+                async with asyncio.timeout(seconds):
+                    found = await self._ask(host, port)
             except (RedisError, OSError):
                 continue
             if found is not None:
@@ -108,6 +135,16 @@ class Address:
             return found
         finally:
             await connection.disconnect(nowait=True)
+
+
+def _unknown(kind: type, settings: Mapping[str, Any]) -> set[str]:
+    """Settings that no class of this connection takes."""
+    known = {name for base in kind.__mro__ if "__init__" in vars(base) for name in _parameters(base)}
+    return set(settings) - known
+
+
+def _parameters(kind: type) -> Mapping[str, object]:
+    return inspect.signature(vars(kind)["__init__"]).parameters
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:

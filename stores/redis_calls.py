@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from queue_runtime.errors import StoreUnavailable
 from stores.luatext import load_script
-from stores.redis_errors import Cut, Refused, error_code
+from stores.redis_errors import Cut, Refused, error_code, translate_damage
 from stores.redis_link import Link, Reply
 
 TRY_SECONDS = 1.5
@@ -60,9 +60,12 @@ class Calls:
             return await self.link.call(name, "EVALSHA", script.sha, 1, self.keys, now, *arguments)
         except RedisError as error:
             if error_code(error) != "NOSCRIPT":
-                raise
+                raise translate_damage(name, error) or error from error
         # Nothing ran. This runs the text, and leaves it in the server's cache for the next time.
-        return await self.link.call(name, "EVAL", script.text, 1, self.keys, now, *arguments)
+        try:
+            return await self.link.call(name, "EVAL", script.text, 1, self.keys, now, *arguments)
+        except RedisError as error:
+            raise translate_damage(name, error) or error from error
 
     async def command(self, operation: str, *words: Argument) -> Reply:
         """A plain command that only reads."""
@@ -73,4 +76,6 @@ class Calls:
             except (Refused, Cut) as error:
                 if time.monotonic() + _LONGEST_WAIT > until:
                     raise StoreUnavailable(operation, error.reason) from error
+            except RedisError as error:
+                raise translate_damage(operation, error) or error from error
             await anyio.sleep(_LONGEST_WAIT * random.uniform(0.5, 1.0))

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 
-from queue_runtime.errors import StoreUnavailable
+from queue_runtime.errors import StoreFull, StoreUnavailable
 from queue_runtime.findings import Finding, fault, note, ok, warning
 from stores.redis import RedisStore
-from stores.redis_check import Report, check, repair
+from stores.redis_check import LOST, Report, check, repair
 from stores.redis_server import OLDEST, SAFE_POLICY, ServerFacts, is_old
 from stores.redis_upkeep import read_facts
 
 _NEARLY_FULL = 0.9
+_ENDS = frozenset({"has lost its end", "has a damaged end"})
 
 
 async def examine(store: RedisStore, *, mend: bool = False) -> list[Finding]:
@@ -17,12 +18,20 @@ async def examine(store: RedisStore, *, mend: bool = False) -> list[Finding]:
 
     Processes that work on the queue need not stop, not even for mending: each task is looked at in one moment.
     """
-    await store.ping()
+    full = await _is_full(store)
     facts = await read_facts(store.calls)
-    found = [*_server(facts), *_persistence(facts, await _save_setting(store)), *_memory(facts)]
+    found = [*_server(facts), *_persistence(facts, await _save_setting(store)), *_memory(facts, full)]
     found += await _channel(store)
     report = await (repair(store) if mend else check(store))
     return [*found, *_indexes(report, mend)]
+
+
+async def _is_full(store: RedisStore) -> bool:
+    try:
+        await store.ping()
+    except StoreFull:
+        return True
+    return False
 
 
 async def _save_setting(store: RedisStore) -> str | None:
@@ -46,7 +55,7 @@ async def _channel(store: RedisStore) -> list[Finding]:
 
 def _server(facts: ServerFacts) -> Iterator[Finding]:
     if not facts.version:
-        yield note("server", "it answers; the account may not ask INFO, so its version and settings are unknown")
+        yield note("server", "it answers, but not to INFO (renamed or forbidden): its version and settings are unknown")
     elif is_old(facts):
         yield fault("server", f"Redis {facts.version}; {OLDEST[0]}.{OLDEST[1]} or newer is needed")
     else:
@@ -68,7 +77,10 @@ def _persistence(facts: ServerFacts, save: str | None) -> Iterator[Finding]:
         yield warning("persistence", "snapshots only: a crash loses all since the last one; set appendonly yes")
 
 
-def _memory(facts: ServerFacts) -> Iterator[Finding]:
+def _memory(facts: ServerFacts, full: bool) -> Iterator[Finding]:
+    if full:
+        yield fault("memory", "the server is full: new tasks are refused, what runs can end; raise maxmemory")
+        return
     if facts.used_memory is None or facts.max_memory is None:
         return
     used = f"{facts.used_memory / 2**20:.1f} MiB"
@@ -86,7 +98,14 @@ def _indexes(report: Report, mended: bool) -> Iterator[Finding]:
         return
     for kind, count in sorted(report.differences.items()):
         sentence = f"{count} times: {kind}"
-        yield note("indexes", f"{sentence} (mended)") if mended else fault("indexes", sentence)
+        if mended and kind in LOST:
+            yield fault("indexes", f"{sentence}; this cannot be mended, so restore it or enqueue it again")
+        elif mended and kind in _ENDS:
+            yield note("indexes", f"{sentence} (mended: kept as failed, because nobody knows how it ended)")
+        elif mended:
+            yield note("indexes", f"{sentence} (mended)")
+        else:
+            yield fault("indexes", sentence)
     for example in report.examples:
         yield note("indexes", f"for example {example}")
     if not mended:

@@ -1,6 +1,7 @@
 """Listens to the messages of one channel, on a connection of its own."""
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import anyio
@@ -10,6 +11,8 @@ from redis.exceptions import RedisError
 from queue_runtime.backoff import Backoff
 from queue_runtime.errors import StoreUnavailable
 from stores.redis_link import Link
+
+_VERSION = re.compile(rb"\d{1,20}")
 
 _SILENCE = 5.0
 """After so many silent seconds the server is asked whether it is still there; after as many again it is not."""
@@ -73,5 +76,5 @@ class Ear:
                 self.hears = True
                 backoff.reset()
                 self._heard(None)
-            elif message[0] == b"message":
+            elif message[0] == b"message" and _VERSION.fullmatch(message[2]):  # anybody may write there
                 self._heard(int(message[2]))

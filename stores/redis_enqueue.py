@@ -7,7 +7,11 @@ from queue_runtime.errors import EventConflict
 from queue_runtime.store import Routes
 from queue_runtime.task import DEFAULT_PRIORITY, NewTask, Sentinel, Task
 from stores.redis_calls import Calls
+from stores.redis_errors import MEND, Damaged
 from stores.redis_rows import enqueued_task, new_task
+
+_HEAD = 10 + 17
+"""Bytes of an id and of the shortest head of a body."""
 
 _DELAY = Sentinel.DELAY.value
 
@@ -91,7 +95,8 @@ class Enqueuer:
         answer: bytes = await self._calls.script(
             "enqueue_once", self._calls.highest_id, event_id, digest, *packed, repeatable=True
         )
-        end = 2 + int.from_bytes(answer[:2])
+        if (end := 2 + int.from_bytes(answer[:2])) + _HEAD > len(answer):
+            raise Damaged("enqueue_once", f"the answer kept for event {event_id!r} is damaged, {MEND}")
         if answer[2:end] != digest.encode():
             raise EventConflict(event_id)
         row = enqueued_task(int(answer[end : end + 10]), answer[end + 10 :])

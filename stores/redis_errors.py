@@ -48,6 +48,13 @@ _LASTING = {
 }
 """Nothing happened, and somebody must do something first."""
 
+_DAMAGE = re.compile(r"WRONGTYPE|user_script|not an integer|not a valid float")
+"""A script ended in the middle of its reading, or a command met a key of another type."""
+
+MEND = "run `queue-runtime doctor --store --repair`"
+
+_MISSING_COMMAND = re.compile(r"unknown (?:Redis )?command", re.IGNORECASE)
+
 _OTHERS = frozenset({"OOM", "NOSCRIPT", "FULL", "SUPERSEDED"})
 
 _CLASSES: dict[type[RedisError], str] = {
@@ -78,6 +85,10 @@ class Cut(StoreUnavailable):
     """The reply was lost: nobody knows whether it happened."""
 
 
+class Damaged(StoreUnavailable):
+    """A key or a row is not what it must be, and nothing happened. The doctor says which, and mends it."""
+
+
 def error_code(error: RedisError) -> str:
     """The code of a server's error; empty where it has none that is known here."""
     for kind, code in _CLASSES.items():
@@ -104,8 +115,23 @@ def translate(operation: str, error: RedisError) -> QueueRuntimeError | None:
     if code in _LASTING:
         return StoreUnavailable(operation, _LASTING[code])
     if isinstance(error, ConnectionError | TimeoutError):
-        return Cut(operation, f"the connection was lost ({error})")
+        return Cut(operation, f"the connection was lost ({reason_of(error)})")
     return None
+
+
+def translate_damage(operation: str, error: RedisError) -> StoreUnavailable | None:
+    """What else a server's error means where it is about the queue's own keys; None: a fault of our own."""
+    words = " ".join(str(error).split())
+    if _MISSING_COMMAND.search(words):
+        return StoreUnavailable(operation, f"the server lacks a command that the queue needs ({words})")
+    if _DAMAGE.search(words):
+        return Damaged(operation, f"the queue is damaged, {MEND} ({words})")
+    return None
+
+
+def reason_of(error: Exception) -> str:
+    """An error in words, also where it has none itself."""
+    return str(error) or ("no answer in time" if isinstance(error, OSError) else type(error).__name__)
 
 
 def _address(error: RedisError) -> tuple[str, int] | None:

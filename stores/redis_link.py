@@ -1,6 +1,7 @@
 """A bounded set of connections to the server of the queue, one command and one reply at a time on each."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,8 +13,11 @@ from redis.exceptions import RedisError, ResponseError
 
 from queue_runtime.errors import StoreUnavailable
 from stores.redis_address import CONNECT_SECONDS, Address
-from stores.redis_errors import Cut, Refused, error_code, translate
+from stores.redis_errors import Cut, Refused, error_code, reason_of, translate
 from stores.redis_server import ServerFacts, objection, read_info
+
+FACTS_SECONDS = 30.0
+"""How long what the server says of itself is believed: its eviction policy may be changed while it runs."""
 
 WAIT_SECONDS = 10.0
 """How long a caller waits for one of the connections."""
@@ -34,6 +38,7 @@ class Link:
         """Counts the times that all connections were given up; an older one is not kept."""
         self._closed = False
         self.facts = ServerFacts()
+        self._facts_until = 0.0
 
     async def call(self, operation: str, *command: bytes | str | int) -> Reply:
         """Send a command and read its reply. Raises Refused, Cut or another StoreUnavailable; a server's error that
@@ -44,6 +49,8 @@ class Link:
             try:
                 packed = hiredis.pack_command(command)  # type: ignore[arg-type]  # its stub knows one argument
                 async with asyncio.timeout(self._address.reply_seconds):
+                    if time.monotonic() > self._facts_until:
+                        await self._look_again(operation, connection)
                     await connection.send_packed_command(packed, check_health=False)
                     reply = await connection.read_response()
                 whole = True
@@ -53,11 +60,28 @@ class Link:
                 whole = isinstance(error, ResponseError)
                 raise await self._meaning(operation, error) from error
             except OSError as error:
-                raise Cut(operation, f"the connection was lost ({error})") from error
+                raise Cut(operation, f"the connection was lost ({reason_of(error)})") from error
             finally:
                 # also after cancellation: a reply that may still come belongs to nobody
                 await self._give_back(connection, era, whole=whole)
             return reply
+
+    def look_again(self) -> None:
+        """Have the next call ask the server first whether a queue can still live there."""
+        self._facts_until = 0.0
+
+    async def _look_again(self, operation: str, connection: AbstractConnection) -> None:
+        self._believe(await _ask_facts(connection))
+        if self.facts.role == "slave":
+            await self.drop_all()
+            raise Refused(operation, "the server is a replica")
+        if (problem := objection(self.facts, allow_eviction=self._allow_eviction)) is not None:
+            await self.drop_all()  # and no new connection is used while it is so
+            raise StoreUnavailable(operation, problem)
+
+    def _believe(self, facts: ServerFacts) -> None:
+        self.facts = facts
+        self._facts_until = time.monotonic() + FACTS_SECONDS
 
     async def _meaning(self, operation: str, error: RedisError) -> Exception:
         meaning = translate(operation, error)
@@ -104,12 +128,12 @@ class Link:
         try:
             async with asyncio.timeout(2 * CONNECT_SECONDS):
                 connection = await self._address.open()
-                self.facts = await _ask_facts(connection)
+                self._believe(await _ask_facts(connection))
         except (RedisError, OSError) as error:  # TimeoutError is an OSError
             await self._lost(connection)
             meaning = translate(operation, error) if isinstance(error, RedisError) else None
             if meaning is None or isinstance(meaning, Cut):
-                meaning = Refused(operation, f"cannot connect ({error or 'no answer'})")
+                meaning = Refused(operation, f"cannot connect ({reason_of(error)})")
             raise meaning from error
         except BaseException:
             await self._lost(connection)
@@ -157,7 +181,7 @@ async def _ask_facts(connection: AbstractConnection) -> ServerFacts:
     try:
         info = await connection.read_response()
     except ResponseError as error:
-        if error_code(error) == "NOPERM":
+        if error_code(error) == "NOPERM" or "unknown command" in str(error):  # renamed away
             return ServerFacts()
         raise
     return read_info(info)

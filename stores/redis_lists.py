@@ -19,7 +19,7 @@ from queue_runtime.task import (
 from stores.redis_calls import Calls
 from stores.redis_lease import names
 from stores.redis_link import Reply
-from stores.redis_rows import Body, active_task, archived_task, attempts, id_text, id_texts, pack, payload
+from stores.redis_rows import active_task, archived_task, attempts, id_text, id_texts, pack, payload
 
 STEP = 2000
 """Rows that one script call looks at; the server serves others in between."""
@@ -76,8 +76,8 @@ async def list_active(
     if limit == 0:
         return []
     if where.states is not None and where.states <= _TIMED_STATES:
-        rows = await _list_timed(calls, options, after, where)
-        return rows[offset : offset + limit]
+        rows = await _list_timed(calls, options, after, where, limit + offset)
+        return rows[offset:]
     packed = _pack_filter(where)
     plain = where == TaskFilter(min_priority=where.min_priority, max_priority=where.max_priority, results=where.results)
     skip = min(offset, U32) if plain else 0
@@ -114,20 +114,28 @@ def _place(after: tuple[int, int]) -> tuple[str, str]:
 
 
 async def _list_timed(
-    calls: Calls, options: StoreOptions, after: tuple[int, int] | None, where: TaskFilter
+    calls: Calls, options: StoreOptions, after: tuple[int, int] | None, where: TaskFilter, wanted: int
 ) -> list[Task]:
-    """As list_active, for states that only rows with a time have: reads these rows alone, and sorts them here."""
+    """As list_active, for states that only rows with a time have: looks at these rows alone.
+
+    They are in another order there, so every one is looked at; only what may still stand on the page is brought here.
+    """
     packed = _pack_filter(where)
-    found: dict[int, Task] = {}
+    first = ("", "") if after is None else _place(after)
+    last = ("", "")
+    rows: list[Task] = []
     place, rank = b"", b"0"
     while True:
         place, rank, *part = await calls.script(
-            "list_timed", options.patience, packed, STEP, place, rank, repeatable=True
+            "list_timed", options.patience, packed, STEP, place, rank, *first, *last, wanted, repeatable=True
         )
-        found |= {row.id: row for row in _active_rows(part) if after is None or (row.priority, row.id) > after}
+        if part:
+            found = {row.id: row for row in (*rows, *_active_rows(part))}
+            rows = sorted(found.values(), key=lambda row: (row.priority, row.id))[:wanted]
+        if len(rows) == wanted:
+            last = _place((rows[-1].priority, rows[-1].id))
         if not place:
-            break
-    return sorted(found.values(), key=lambda row: (row.priority, row.id))
+            return rows
 
 
 def _active_rows(flat: Sequence[bytes]) -> list[Task]:
@@ -214,7 +222,7 @@ async def backlog(calls: Calls, options: StoreOptions) -> list[Backlog]:
     while True:
         place, rank, *found = await calls.script("backlog", options.patience, STEP, place, rank, repeatable=True)
         for lane, priority, count, first in zip(*(found[part::4] for part in range(4)), strict=True):
-            queue, _, task_class = lane.partition(b":")[2].decode().partition("/")
+            queue, _, task_class = lane.partition(b":")[2].decode(errors="replace").partition("/")
             group = task_class, queue, int(priority)
             waiting, oldest = groups.get(group, (0, U32))
             groups[group] = waiting + int(count), min(oldest, int(first))
@@ -235,5 +243,5 @@ async def _created(calls: Calls, task_ids: Sequence[int]) -> dict[int, int]:
     for start in range(0, len(task_ids), _IDS_AT_ONCE):
         part = task_ids[start : start + _IDS_AT_ONCE]
         bodies = await calls.command("backlog", "HMGET", key, *[id_text(task_id) for task_id in part])
-        found |= {task_id: Body(body).created for task_id, body in zip(part, bodies, strict=True) if body}
+        found |= {task_id: int.from_bytes(body[:4]) for task_id, body in zip(part, bodies, strict=True) if body}
     return found

@@ -215,8 +215,14 @@ def payload(body: bytes, apart: bytes | None) -> bytes | None:
 
 def attempts(entries: Sequence[bytes]) -> list[Attempt]:
     """The entries of an error history."""
-    return [
-        Attempt(
+    return [attempt for entry in entries if (attempt := read_attempt(entry)) is not None]
+
+
+def read_attempt(entry: bytes) -> Attempt | None:
+    """One entry; None where it was not written by this store."""
+    try:
+        number, kind, when, owner, duration, message, trace = _read_attempt(entry)
+        return Attempt(
             attempt=number,
             kind=AttemptKind(kind),
             when=when,
@@ -225,8 +231,8 @@ def attempts(entries: Sequence[bytes]) -> list[Attempt]:
             message=message,
             trace=trace,
         )
-        for number, kind, when, owner, duration, message, trace in map(_read_attempt, entries)
-    ]
+    except (msgspec.DecodeError, ValueError):
+        return None
 
 
 _read_attempt = msgspec.msgpack.Decoder(tuple[int, str, int, str, str, str, str]).decode

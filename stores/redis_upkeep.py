@@ -2,7 +2,7 @@
 
 from queue_runtime.task import SweepReport
 from stores.redis_calls import Calls
-from stores.redis_server import ServerFacts, read_info
+from stores.redis_server import ServerFacts
 
 SWEEP_STEP = 200
 """Tasks that one script call deletes; the server serves others in between."""
@@ -25,13 +25,16 @@ async def sweep(calls: Calls, limit: int, retention: int | None, event_days: int
 
 
 async def ping(calls: Calls) -> None:
-    """Write something that changes nothing: a server that cannot be written to says why."""
+    """Write something that changes nothing: a server that cannot be written to, or would evict, says why."""
+    calls.link.look_again()
     await calls.script("ping", repeatable=True)
 
 
 async def read_facts(calls: Calls) -> ServerFacts:
-    """What the server says of itself now."""
-    return read_info(await calls.command("facts", "INFO"))
+    """What the server says of itself now; nothing where it may not be asked."""
+    calls.link.look_again()
+    await calls.command("facts", "PING")
+    return calls.link.facts
 
 
 async def operations(calls: Calls) -> dict[str, object]:

@@ -49,6 +49,9 @@ from stores.streams_order import Policy, Preference
 
 CONNECTIONS = 8
 
+BEGIN_SECONDS = 0.5
+"""How long the first calls wait until everything is in the streams. Until it is, the record's lease stands in."""
+
 
 class StreamsStore:
     """The Store protocol on a record, with a dispatch beside it."""
@@ -70,8 +73,8 @@ class StreamsStore:
         self._dispatcher = dispatcher
         self._changes = changes
         self._chores = chores
-        self._begun = False
-        self._beginning = asyncio.Lock()
+        self._beginning: asyncio.Task[None] | None = None
+        self._begins_until = 0.0
 
     @property
     def dispatch(self) -> DispatchState:
@@ -197,24 +200,23 @@ class StreamsStore:
             without=without,
             due_first=due_first,
         )
-        self._dispatcher.forget(tasks)
+        await self._dispatcher.forget(tasks)
         return tasks
 
     async def changed(self, timeout: float) -> bool:
         self._check_faults()
         if self._line.up:
-            with suppress(LineDownError):
-                await self._begin()
+            await self._begin()
         return await self._changes.wait(timeout)
 
     async def _begin(self) -> None:
-        """Deliver everything once, before the first read."""
-        if self._begun:
-            return
-        async with self._beginning:
-            if not self._begun:
-                await self._feeder.deliver_all()
-                self._begun = True
+        """Deliver everything once, before the first read, which waits for that no longer than for a moment."""
+        loop = asyncio.get_running_loop()
+        if self._beginning is None:
+            self._begins_until = loop.time() + BEGIN_SECONDS
+            self._beginning = self._chores.start(self._feeder.deliver_all())
+        if not self._beginning.done() and loop.time() < self._begins_until:
+            await asyncio.wait({self._beginning}, timeout=self._begins_until - loop.time())
 
     def _check_faults(self) -> None:
         self._chores.check()

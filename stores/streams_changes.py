@@ -50,9 +50,10 @@ class Changes:
         while True:
             self._wake.clear()
             now = self._loop.time()
-            self._listen(deadline)
+            self._tend(now)
+            listening = self._listen(deadline)
             if now >= deadline and self._listens_until <= deadline:
-                await asyncio.wait([self._listening])  # its last look
+                await asyncio.wait([listening])  # its last look
             if self._heard():
                 self._rung = self._look_wanted = True
             if self._look_wanted and now >= min(self._look_at, deadline):
@@ -62,16 +63,16 @@ class Changes:
                 return True
             if now >= deadline:
                 return False
-            self._tend(now)
             await self._sleep(deadline)
 
-    def _listen(self, deadline: float) -> None:
+    def _listen(self, deadline: float) -> "asyncio.Task[bool]":
         """Have the record wait for news, unless it does so already, perhaps for an earlier caller."""
         if self._listening is None:
             seconds = max(0.0, deadline - self._loop.time())
             self._listens_until = deadline
             self._listening = asyncio.create_task(self._record.changed(seconds), name="streams-record")
             self._listening.add_done_callback(lambda _: self._wake.set())
+        return self._listening
 
     def _heard(self) -> bool:
         """Whether the record had news."""

@@ -26,6 +26,9 @@ LATE_IDS = 1000
 _OFFERED_SECONDS = 2.0
 """A task is not offered again to the streams in this time, as long as its row has not changed."""
 
+_LONG_DROP = 0.04
+"""Seconds; less than a lease waits before its tasks may be given back."""
+
 _WALK_SHARE = 20
 _SHORT_WALK = 0.5
 """A walk through everything that took longer is rested from for so many times as long, unless it must be."""
@@ -197,15 +200,28 @@ class Feeder:
             return
         still = {task.id for task in (await self._read(Named(old))).tasks}
         if gone := [task_id for task_id in old if task_id not in still]:
-            await self._line.script("streams_drop", *(word for task_id in gone for word in ("", "", task_id)))
+            await self.drop([("", b"", task_id) for task_id in gone])
+            await self.named(gone)  # what has come back meanwhile
+
+    # ---- what is no work any more
+
+    async def drop(self, entries: Sequence[tuple[str, bytes, int]]) -> None:
+        """Take entries away: queue, number and task of each; queue and number are empty where only the task is known.
+
+        A task that was wanted again meanwhile, or may have been because this took long, is added again if it is work.
+        """
+        began = time.monotonic()
+        words = [word for entry in entries for word in entry]
+        again = [int(task_id) for task_id in await self._line.script("streams_drop", *words)]
+        if time.monotonic() - began > _LONG_DROP:
+            again = [task_id for _, _, task_id in entries]
+        if again:
+            await self.named(again)
 
     # ---- steps
 
-    async def _offer(self, which: Which, *, pages: int = 100, while_some: bool = False, all_of_it: bool = False) -> int:
-        """Add what is there, page by page, with `while_some` until a page has nothing to add; how many were added.
-
-        What was offered lately is left out, except when it must be all.
-        """
+    async def _offer(self, which: Which | None, *, pages: int = 100, all_of_it: bool = False) -> int:
+        """Add what is there, page by page; what was offered lately is left out, except when it must be all."""
         added = 0
         following = which
         while following is not None and (pages > 0 or all_of_it):

@@ -138,7 +138,7 @@ class Dispatcher:
         if reading.health:
             self._chores.start_once("deliver", self._feeder.deliver_all())
         for queue, priority, task_id in reading.low:
-            self._chores.start_once(f"refill {queue}", self._feeder.refill(queue, priority, task_id))
+            self._chores.start(self._feeder.refill(queue, priority, task_id))
 
     async def _from_record(self, asked: Asked, limit: int, queues: Collection[str] | None) -> list[Task]:
         tasks = await self._record.lease(
@@ -151,14 +151,16 @@ class Dispatcher:
             without=asked.without,
             due_first=asked.due_first,
         )
-        self.forget(tasks)
+        await self.forget(tasks)
         return tasks
 
-    def forget(self, tasks: Sequence[Task]) -> None:
-        """These were leased past the streams: their entries stand for no work any more."""
+    async def forget(self, tasks: Sequence[Task]) -> None:
+        """These were leased past the streams: their entries stand for no work any more.
+
+        Before anybody can give them back, or the new entry would be taken for the old one.
+        """
         if tasks and self._line.open:
-            words = [word for task in tasks for word in ("", "", task.id)]
-            self._chores.start(self._line.script("streams_drop", *words))
+            await self._chores.hurry(self._feeder.drop([("", b"", task.id) for task in tasks]))
 
     async def _claim(self, asked: Asked, entries: Sequence[Entry]) -> tuple[list[Task], bool]:
         """Take what the record gives of these, in their order; whether some had to be given back."""
@@ -197,8 +199,7 @@ class Dispatcher:
 
     def _take_away(self, entries: Sequence[Entry]) -> None:
         if entries:
-            words = [word for entry in entries for word in (entry.queue, entry.number, entry.task_id)]
-            self._chores.start(self._line.script("streams_drop", *words))
+            self._chores.start(self._feeder.drop([entry[:3] for entry in entries]))
 
     def _give_back(self, entries: Sequence[Entry], tasks: Mapping[int, Candidate]) -> None:
         if entries:

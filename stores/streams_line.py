@@ -8,8 +8,9 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from secrets import token_hex
+from typing import Any
 
 import structlog
 from redis.exceptions import RedisError
@@ -25,6 +26,11 @@ ANSWER_SECONDS = 1.0
 
 BACK_SECONDS = 3.0
 """For so long the server must have answered every PING before it is trusted again."""
+
+_SECOND_LOOK = 0.2
+_HELD_UP = 0.02
+"""After a time-out the answer gets a little more, because a handler may have held the event loop while it came; and
+again where even that was noticed too late."""
 
 _PINGS = 12
 """So many PINGs in that time."""
@@ -71,20 +77,21 @@ class Line:
         """Send one command. Raises LineDownError."""
         return await self._bounded(name, lambda: self.link.call(name, name, *words), seconds)
 
-    async def _bounded(self, name: str, call: Callable[[], Awaitable[Reply]], seconds: float) -> Reply:
+    async def _bounded(self, name: str, call: Callable[[], Coroutine[Any, Any, Reply]], seconds: float) -> Reply:
         if not self.open:
             raise LineDownError(name)
         try:
-            async with asyncio.timeout(seconds):
-                return await call()
+            return await _in_time(call(), seconds)
         except TimeoutError as error:
-            reason, cause = f"no answer within {seconds:g} s", error
-        except StoreUnavailable as unavailable:
-            reason, cause = unavailable.reason or str(unavailable), unavailable
-        except RedisError as refused:
-            reason, cause = f"{name}: {refused}", refused
+            raise self._failed(f"no answer within {seconds:g} s") from error
+        except StoreUnavailable as error:
+            raise self._failed(error.reason or str(error)) from error
+        except RedisError as error:
+            raise self._failed(f"{name}: {error}") from error
+
+    def _failed(self, reason: str) -> LineDownError:
         self.hang_up(reason)
-        raise LineDownError(reason) from cause
+        return LineDownError(reason)
 
     async def _run(self, name: str, arguments: Sequence[Argument]) -> Reply:
         script = load_script(name)
@@ -155,3 +162,24 @@ class Line:
             self._probe.cancel()
             await asyncio.wait([self._probe])
         await self.link.aclose()
+
+
+async def _in_time(call: Coroutine[Any, Any, Reply], seconds: float) -> Reply:
+    """The answer, or TimeoutError. Time for which somebody held the event loop does not count."""
+    task = asyncio.create_task(call)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        for _ in range(5):
+            began = time.monotonic()
+            if task.done():
+                break
+            await asyncio.wait({task}, timeout=_SECOND_LOOK)
+            if time.monotonic() - began < _SECOND_LOOK + _HELD_UP:
+                break
+        if not task.done():
+            raise TimeoutError
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})

@@ -16,12 +16,14 @@ end
 -- A ready place is in this very order: one look at the first of each priority, and one count.
 local function count_ready(place, from)
   while budget > 0 do
-    local first = call('ZRANGE', P .. place, from, from, 'WITHSCORES')
+    local first = try('ZRANGE', P .. place, from, from, 'WITHSCORES') or {}
     if #first == 0 then
       return nil
     end
     local count = call('ZCOUNT', P .. place, first[2], first[2])
-    show(place, tonumber(first[2]), count, first[1])
+    if is_id(first[1]) then
+      show(place, tonumber(first[2]), count, first[1])
+    end
     from = from + count
     budget = budget - 1
   end
@@ -29,14 +31,14 @@ local function count_ready(place, from)
 end
 
 local function count_due(place, from)
-  local due = call('ZCOUNT', P .. place, '-inf', format('%d', now - grace_of(sub(place, 1, 1), patience)))
+  local due = try('ZCOUNT', P .. place, '-inf', format('%d', now - grace_of(sub(place, 1, 1), patience))) or 0
   local last = math.min(due, from + budget)
   if from >= last then
     return nil
   end
   local ids, counts, firsts = call('ZRANGE', P .. place, from, last - 1), {}, {}
   for at, priority in ipairs(fetch('ZMSCORE', ACTIVE, ids)) do
-    if priority then
+    if priority and is_id(ids[at]) then
       counts[priority] = (counts[priority] or 0) + 1
       firsts[priority] = math.min(firsts[priority] or U32, tonumber(ids[at]))
     end
@@ -51,7 +53,7 @@ end
 local places = call('SMEMBERS', PLACES)
 table.sort(places)
 for _, place in ipairs(places) do
-  if place >= start then
+  if place >= start and is_place(place) then
     local from = place == start and rank or 0
     local next_rank = (sub(place, 1, 1) == 'R' and count_ready or count_due)(place, from)
     if next_rank or budget <= 0 then

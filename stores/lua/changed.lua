@@ -13,7 +13,7 @@ for _, place in ipairs(call('SMEMBERS', PLACES)) do
   if kind ~= 'R' then
     local grace = grace_of(kind, patience)
     local after = '(' .. format('%d', told - grace)
-    local first = call('ZRANGEBYSCORE', P .. place, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+    local first = try('ZRANGEBYSCORE', P .. place, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1) or {}
     local moment = first[2] and tonumber(first[2]) + grace
     if moment and (next_due < 0 or moment < next_due) then
       next_due = moment
@@ -21,4 +21,4 @@ for _, place in ipairs(call('SMEMBERS', PLACES)) do
   end
 end
 local clock = call('TIME')
-return { tonumber(call('GET', P .. 'version') or 0), now, tonumber(clock[2]), next_due }
+return { tonumber(try('GET', P .. 'version') or 0) or 0, now, tonumber(clock[2]), next_due }

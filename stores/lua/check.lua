@@ -1,11 +1,17 @@
 -- Compares tasks with the indexes they stand in, and (where asked) mends what differs. use: base layout rows
 --
--- In: now, 1 to mend, a part of the queue, and (msgpack) some of its members.
+-- In: now, 1 to mend, a part of the queue, and some of its members.
 -- Out: for each difference its name and the member.
 -- What a task is stands in the hashes body, hold, state and ended. Everything else follows from them: `follow` says
 -- where an id must stand, and the two checks compare, from the task to the indexes and from an index to the task.
-local mends, part, members = ARGV[2] == '1', ARGV[3], cmsgpack.unpack(ARGV[4])
+local mends, part, members = ARGV[2] == '1', ARGV[3], { unpack(ARGV, 4) }
 local KINDS = { 'R', 'D', 'B', 'H', 'W' }
+local TYPES = {
+  body = 'hash', data = 'hash', hold = 'hash', state = 'hash', ended = 'hash', keys = 'hash', events = 'hash',
+  active = 'zset', archive = 'zset', over = 'zset', event_times = 'zset',
+  places = 'set', odd = 'set', failing = 'set', pauses = 'set',
+  last_id = 'string', version = 'string', quiet = 'string',
+}
 local out = {}
 
 -- Note a difference; whether to mend it.
@@ -13,6 +19,22 @@ local function differs(name, member)
   out[#out + 1] = name
   out[#out + 1] = member
   return mends
+end
+
+-- What cannot be mended is kept under another name, where it is in nobody's way.
+local function set_aside(name, id, value)
+  if value then
+    call('HSET', P .. 'damaged:' .. name, id, value)
+  end
+end
+
+local function check_type(name)
+  local kind = TYPES[name] or (is_place(name) and 'zset') or (sub(name, 1, 8) == 'history:' and 'list')
+    or (sub(name, 1, 7) == 'caller:' and 'hash')
+  local found = call('TYPE', P .. name).ok
+  if kind and found ~= 'none' and found ~= kind and differs('holds a ' .. found .. ' and should hold a ' .. kind, name) then
+    call('RENAME', P .. name, P .. 'damaged:' .. name .. ':' .. format('%d', now))
+  end
 end
 
 -- Where this id must stand: index -> score (true in plain sets). Nil: there is no such task.
@@ -69,19 +91,74 @@ local function check_row(id, row)
   check_hash(id, DATA, apart)
   check_hash(id, HOLD, row.active)
   check_hash(id, STATE, row.active)
-  local key = rest_of(row.body)[3]
+  local rest = read_rest(row.body)
+  if not rest then
+    differs('has damaged names', id)
+  end
+  local key = rest and rest[3] or ''
   if key ~= '' and not call('HGET', KNOWN_KEYS, key) and differs('is missing in keys', id) then
     call('HSET', KNOWN_KEYS, key, id)
   end
   if row.active and row.was and call('SISMEMBER', PLACES, row.was) == 0 and differs('its place is unknown', id) then
     call('SADD', PLACES, row.was)
   end
-  if tonumber(id) > tonumber(call('GET', LAST_ID) or 0) and differs('is above the last id', id) then
+  if tonumber(id) > (tonumber(call('GET', LAST_ID) or 0) or U32) and differs('is above the last id', id) then
     call('SET', LAST_ID, tonumber(id))
   end
 end
 
+-- Whether the body is a task's; what is not is no task from now on.
+local function check_body(id, body)
+  if is_task(id, body) and tonumber(id) <= U32 then
+    return true
+  end
+  if body and differs('is damaged beyond repair', id) then
+    set_aside('body', id, body)
+    set_aside('data', id, call('HGET', DATA, id))
+    call('HDEL', BODY, id)
+  end
+  return false
+end
+
+-- A task that stands only where ended ones do has ended, though nobody knows how. False: then it has no sound end now.
+local function check_end(id, body)
+  local ended, over = call('HGET', ENDED, id), tonumber(call('ZSCORE', OVER, id) or '')
+  local lost = not ended and not call('ZSCORE', ACTIVE, id) and (over or call('ZSCORE', ARCHIVE, id))
+  if not lost and (not ended or is_end(ended)) then
+    return true
+  end
+  if not differs(lost and 'has lost its end' or 'has a damaged end', id) then
+    return false
+  end
+  call('HSET', ENDED, id, unknown_end(body, math.max(0, math.min(over or now, U32))))
+  return true
+end
+
+local function check_parts(id)
+  local state, hold, row = call('HGET', STATE, id), call('HGET', HOLD, id), {}
+  if state and not sound_state(state) and differs('has a damaged state', id) then
+    call('HDEL', STATE, id)
+  end
+  read_hold(row, hold)
+  local sound = hold_of(row.owner, row.expires)
+  if hold and hold ~= sound and differs('has a damaged hold', id) then
+    call('HDEL', HOLD, id)
+    if sound ~= '' then
+      call('HSET', HOLD, id, sound)
+    end
+  end
+end
+
 local function check_task(id)
+  local body = call('HGET', BODY, id)
+  if check_body(id, body) then
+    if not check_end(id, body) then
+      return
+    end
+    if call('HEXISTS', ENDED, id) == 0 then
+      check_parts(id)
+    end
+  end
   local wanted, row = follow(id)
   for _, index in ipairs({ ACTIVE, ARCHIVE, OVER }) do
     check_sorted(id, index, wanted and wanted[index])
@@ -111,15 +188,55 @@ end
 
 local function check_key(key)
   local id = call('HGET', KNOWN_KEYS, key)
-  if id and call('HEXISTS', BODY, id) == 0 and differs('key of no task', key) then
+  local body = id and call('HGET', BODY, id)
+  local is_its = id and is_task(id, body) and rest_of(body)[3] == key
+  if id and not is_its and differs('key of no task', key) then
     call('HDEL', KNOWN_KEYS, key)
   end
 end
 
 local function check_event(event_id)
-  if call('HEXISTS', EVENTS, event_id) == 1 and not call('ZSCORE', EVENT_TIMES, event_id)
+  local answer = call('HGET', EVENTS, event_id)
+  local size = answer and #answer >= 2 and byte(answer, 1) * 256 + byte(answer, 2)
+  local good = size and is_task(sub(answer, size + 3, size + 12), sub(answer, size + 13))
+  if answer and not good then
+    if differs('event with a damaged answer', event_id) then
+      set_aside('events', event_id, answer)
+      call('HDEL', EVENTS, event_id)
+      call('ZREM', EVENT_TIMES, event_id)
+    end
+  elseif answer and not call('ZSCORE', EVENT_TIMES, event_id)
     and differs('event without a time', event_id) then
     call('ZADD', EVENT_TIMES, now, event_id)
+  end
+end
+
+local function check_event_time(event_id)
+  if call('HEXISTS', EVENTS, event_id) == 0 and differs('time of no event', event_id) then
+    call('ZREM', EVENT_TIMES, event_id)
+  end
+end
+
+local function check_pause(pause)
+  local is_pause = pause == 'all:' or string.find(pause, '^class:') or string.find(pause, '^queue:')
+  if not is_pause and differs('is no pause', pause) then
+    call('SREM', PAUSES, pause)
+  end
+end
+
+local function check_place_name(place)
+  if not is_place(place) and differs('is no place', place) then
+    call('SREM', PLACES, place)
+  end
+end
+
+-- Without a last id the next one is found above all tasks (insert.lua).
+local function check_last_id(name)
+  local last = call('GET', LAST_ID)
+  local number = last and tonumber(last)
+  if last and not (number and number >= 0 and number <= U32 and not string.find(last, '%D'))
+    and differs('is no task id', name) then
+    call('DEL', LAST_ID)
   end
 end
 
@@ -130,7 +247,13 @@ local function check_history(id)
   end
 end
 
-local checks = { task = check_task, key = check_key, event = check_event, history = check_history }
+local checks = {
+  type = check_type, task = check_task, key = check_key, event = check_event, event_time = check_event_time,
+  history = check_history, pause = check_pause, place_name = check_place_name, last_id = check_last_id,
+}
+if mends then
+  go_on_when_full()
+end
 for _, member in ipairs(members) do
   if checks[part] then
     checks[part](member)

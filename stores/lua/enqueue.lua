@@ -21,8 +21,8 @@ local first, answers = insert(new_tasks(7, tonumber(ARGV[6])), tonumber(ARGV[2])
 if not first then
   return redis.error_reply('FULL no task ids left')
 end
+later('HSET', caller, slot, cmsgpack.pack({ sequence, now, first, answers }))
 write()
-call('HSET', caller, slot, cmsgpack.pack({ sequence, now, first, answers }))
 call('EXPIRE', caller, ANSWER_SECONDS)
 ring()
 return { now, first, answers }

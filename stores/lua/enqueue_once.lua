@@ -13,13 +13,10 @@ local first, answers = insert(tasks, tonumber(ARGV[2]))
 if not first then
   return redis.error_reply('FULL no task ids left')
 end
-write()
-local id, head = answers[2] or first, answers[3]
-if not head then
-  head = head_of(call('HGET', BODY, id))
-end
+local id, head = answers[2] or first, answers[3] or head_of(struct.pack('>I4', now) .. tasks[1].rest)
 local answer = struct.pack('>I2', #digest) .. digest .. id .. head
-call('HSET', EVENTS, event_id, answer)
-call('ZADD', EVENT_TIMES, now, event_id)
+later('HSET', EVENTS, event_id, answer)
+later('ZADD', EVENT_TIMES, now, event_id)
+write()
 ring()
 return answer

@@ -8,7 +8,7 @@ local bodies, holds = fetch('HMGET', BODY, ids), fetch('HMGET', HOLD, ids)
 local states, ends = fetch('HMGET', STATE, ids), fetch('HMGET', ENDED, ids)
 local out = {}
 for at, id in ipairs(ids) do
-  local body = bodies[at]
+  local body = is_task(id, bodies[at]) and bodies[at]
   local apart = body and byte(body, 13) % 2 == APART and call('HGET', DATA, id)
   room = room - (body and #body or 0) - (apart and #apart or 0)
   if room < 0 and at > 1 then
@@ -16,8 +16,8 @@ for at, id in ipairs(ids) do
   end
   out[#out + 1] = body
   out[#out + 1] = holds[at]
-  out[#out + 1] = states[at]
-  out[#out + 1] = ends[at]
+  out[#out + 1] = body and sound_state(states[at]) or false
+  out[#out + 1] = body and sound_end(ends[at], body) or false
   out[#out + 1] = apart
 end
 return out

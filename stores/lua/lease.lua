@@ -18,7 +18,7 @@ local function by_priority(ids, priorities)
   local groups, levels = {}, {}
   for at, id in ipairs(ids) do
     local priority = tonumber(priorities[at])
-    if priority then
+    if priority and is_id(id) then
       if not groups[priority] then
         groups[priority] = {}
         levels[#levels + 1] = priority
@@ -37,9 +37,11 @@ local function by_priority(ids, priorities)
   return sorted
 end
 
+local stands = {}
+
 -- An index entry without a task is taken out, not handed out.
 local function drop(id, place)
-  if call('HEXISTS', BODY, id) == 0 then
+  if place and not is_task(id, call('HGET', BODY, id)) then
     later('ZREM', P .. place, id)
   end
 end
@@ -48,7 +50,8 @@ local function due_ids(timed)
   local ids, places = merge(timed, WINDOW, skip)
   local priorities = fetch('ZMSCORE', ACTIVE, ids)
   for at, priority in ipairs(priorities) do
-    if not priority then
+    stands[ids[at]] = places[at]
+    if not priority or not is_id(ids[at]) then
       drop(ids[at], places[at])
     end
   end
@@ -167,14 +170,12 @@ local function fill(candidates, fresh)
       local body = found[number]
       if full then
         break
-      elseif body and fresh then
-        if fits(id, body) then
-          take_fresh(id, body, changed_states[number])
-        end
-      elseif body then
+      elseif not is_task(id, body) then
+        drop(id, fresh and fresh[at - #slice + number - 1] or stands[id])
+      elseif not fresh then
         take_due(active_row(id, body, held[number], changed_states[number]))
-      elseif fresh then
-        drop(id, fresh[at - #slice + number - 1])
+      elseif fits(id, body) then
+        take_fresh(id, body, sound_state(changed_states[number]))
       end
     end
   end

@@ -8,25 +8,29 @@ local SLICE = 250
 local out = { '' }
 while budget > 0 do
   local bound = before == '' and '+inf' or '(' .. before
-  local ids = call('ZREVRANGEBYSCORE', ARCHIVE, bound, '-inf', 'LIMIT', 0, math.min(SLICE, budget))
-  if #ids == 0 then
+  local found = call('ZREVRANGEBYSCORE', ARCHIVE, bound, '-inf', 'LIMIT', 0, math.min(SLICE, budget), 'WITHSCORES')
+  if #found == 0 then
     out[1] = ''
     break
+  end
+  local ids = {}
+  for at = 1, #found, 2 do
+    ids[#ids + 1] = found[at]
   end
   local bodies, ends = fetch('HMGET', BODY, ids), fetch('HMGET', ENDED, ids)
   for at, id in ipairs(ids) do
     if #out >= 1 + 3 * wanted then
       break
     end
-    if bodies[at] and ends[at] then
-      local row = { body = bodies[at], ended = ends[at] }
-      read_ended(row, ends[at])
+    if is_task(id, bodies[at]) and ends[at] then
+      local row = { body = bodies[at], ended = sound_end(ends[at], bodies[at]) }
+      read_ended(row, row.ended)
       if is_wanted(row, filter) and (not filter.results or filter.results[row.result]) then
         out[#out + 1] = id
         show_ended(out, row)
       end
     end
-    before = id
+    before = found[2 * at]
   end
   budget = budget - #ids
   out[1] = before

@@ -5,7 +5,7 @@ local active, failing, held = call('ZCARD', ACTIVE), call('SCARD', FAILING), 0
 for _, place in ipairs(call('SMEMBERS', PLACES)) do
   local kind = sub(place, 1, 1)
   if kind == 'H' or kind == 'W' then
-    held = held + call('ZCOUNT', P .. place, format('%d', now), '+inf')
+    held = held + (try('ZCOUNT', P .. place, format('%d', now), '+inf') or 0)
   end
 end
 for _, id in ipairs(call('SMEMBERS', ODD)) do

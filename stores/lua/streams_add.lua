@@ -9,8 +9,9 @@
 local cap, is_free, filled = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5]
 local added, full, lengths, last = 0, 0, {}, {}
 
--- Whether the task's entry waits in its stream, or was read so lately that its reader may be about to claim it.
-local function is_on_its_way(entry, queue)
+-- Whether the task's entry waits in its stream, or was read so lately that its reader may be about to claim it. Such a
+-- reader is told when it takes the entry away: the task may have come back since.
+local function is_on_its_way(id, entry, queue)
   local stream = P .. queue
   if #call('XRANGE', stream, entry, entry) == 0 then
     return false
@@ -19,7 +20,11 @@ local function is_on_its_way(entry, queue)
   if pending.err or #pending == 0 then
     return true
   end
-  return not is_free and pending[1][3] < 1000
+  if is_free or pending[1][3] >= 1000 then
+    return false
+  end
+  call('SADD', AGAIN, id)
+  return true
 end
 
 local function stays_behind(queue, priority, id)
@@ -44,7 +49,7 @@ end
 for place = 8, #ARGV, 4 do
   local id, queue, class, priority = ARGV[place], ARGV[place + 1], ARGV[place + 2], tonumber(ARGV[place + 3])
   local entry, from = sent_as(id)
-  if not (entry and is_on_its_way(entry, from)) then
+  if not (entry and is_on_its_way(id, entry, from)) then
     local length = lengths[queue] or call('XLEN', P .. queue)
     if length >= cap or (queue ~= filled and call('HEXISTS', BEHIND, queue) == 1) then
       stays_behind(queue, priority, tonumber(id))

@@ -1,7 +1,8 @@
 -- Takes entries away whose tasks need none any more. use: base streams
 --
 -- In: now, group; then queue, entry and task id of each; queue and entry are empty where only the task is known.
--- Out: how many.
+-- Out: ids of the tasks that somebody has wanted to add meanwhile.
+local wanted = {}
 for place = 3, #ARGV, 3 do
   local queue, entry, id = ARGV[place], ARGV[place + 1], ARGV[place + 2]
   if entry == '' then
@@ -9,6 +10,9 @@ for place = 3, #ARGV, 3 do
   end
   if entry then
     drop(queue, entry, id)
+    if call('SREM', AGAIN, id) == 1 then
+      wanted[#wanted + 1] = id
+    end
   end
 end
-return (#ARGV - 2) / 3
+return wanted

@@ -68,7 +68,7 @@ for _, queue in ipairs(queues) do
   local stream = P .. queue
   local length = call('XLEN', stream)
   local mark = length * 2 <= cap and call('HGET', BEHIND, queue)
-  if mark and call('SET', FILLING .. queue, '1', 'NX', 'PX', 5000) then
+  if mark and call('SET', FILLING .. queue, '1', 'NX', 'PX', 2000) then
     local priority, id = string.match(mark, '^(%d+) (%d+)$')
     low[#low + 1] = queue
     low[#low + 1] = priority

@@ -19,9 +19,13 @@ end
 
 local function delete_tasks(ids)
   local keys, histories = {}, {}
+  for _, key in ipairs({ KNOWN_KEYS, BODY, DATA, ENDED }) do
+    expect(key, 'hash')
+  end
+  expect(ARCHIVE, 'zset')
   for at, body in ipairs(fetch('HMGET', BODY, ids)) do
     histories[at] = P .. 'history:' .. ids[at]
-    if body and byte(body, 13) % (2 * KEYED) >= KEYED then
+    if is_task(ids[at], body) and byte(body, 13) % (2 * KEYED) >= KEYED then
       local key = rest_of(body)[3]
       if call('HGET', KNOWN_KEYS, key) == ids[at] then
         keys[#keys + 1] = key
@@ -40,6 +44,7 @@ local function delete_tasks(ids)
 end
 
 local tasks, events = old_ones(OVER, keep_tasks), old_ones(EVENT_TIMES, keep_events)
+expect(EVENTS, 'hash')
 delete_tasks(tasks)
 spread('HDEL', EVENTS, events)
 spread('ZREM', EVENT_TIMES, events)

@@ -11,6 +11,7 @@ import pytest
 from queue_runtime.errors import StoreUnavailable
 from stores import redis_calls
 from stores.redis import open_store
+from stores.redis_address import Address
 from tests.scratch import new_folder
 from tests.servers import RedisServer, find_program
 from tests.stores.redis_house import add, assert_whole, client_of, drain, soon
@@ -95,7 +96,7 @@ async def test_the_sentinels_say_who_the_master_is_also_after_a_failover(monkeyp
     monkeypatch.setattr(redis_calls, "TRY_SECONDS", 0.2)
     with watched() as (master, replica, sentinel), client_of(replica) as client, client_of(sentinel) as watcher:
         await soon(lambda: client.info("replication").get("master_link_status") == "up")
-        await soon(lambda: len(watcher.sentinel_slaves("queue")) == 1)
+        await soon(lambda: len(watcher.sentinel_slaves("queue")) == 1, 30)  # it asks the master every ten seconds
         url = f"redis+sentinel://127.0.0.1:1,{sentinel.host}:{sentinel.port}/queue/0"
         async with open_store(url) as store:
             ids = await add(store, 5)
@@ -111,6 +112,36 @@ async def test_the_sentinels_say_who_the_master_is_also_after_a_failover(monkeyp
             assert client.info("replication")["role"] == "master"
             assert await drain(store) == ids
             await assert_whole(store)
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Take the connection, and say nothing."""
+    await reader.read()
+    writer.close()
+
+
+async def test_a_sentinel_is_asked_though_those_before_it_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one attempt: they share the time, and some is left for the master."""
+    monkeypatch.setattr(redis_calls, "TRY_SECONDS", 0.0)
+    with RedisServer() as master, Sentinel(master) as sentinel:
+        hanging = [await asyncio.start_server(silent, "127.0.0.1", 0) for _ in range(2)]
+        hosts = [f"127.0.0.1:{one.sockets[0].getsockname()[1]}" for one in hanging]
+        async with open_store(f"redis+sentinel://{','.join(hosts)},{sentinel.host}:{sentinel.port}/queue/0") as store:
+            assert await add(store, 1) == [1]
+        for one in hanging:
+            one.close()
+
+
+async def test_a_cluster_node_on_a_socket_may_name_another_node(redis_server: RedisServer) -> None:
+    """MOVED names a host and a port."""
+    with client_of(redis_server) as client:
+        client.flushall()
+    address = Address("unix:///nowhere?db=0")
+    address.moved_to = (redis_server.host, redis_server.port)
+    connection = await address.open()
+    await connection.send_command("PING")
+    assert await connection.read_response() == b"PONG"
+    await connection.disconnect()
 
 
 async def test_a_service_that_no_sentinel_knows_is_an_outage(

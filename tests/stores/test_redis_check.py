@@ -174,14 +174,14 @@ OUTCOMES: tuple[Outcome, ...] = (
 )
 
 
-async def test_ten_thousand_interleaved_calls_leave_everything_whole(
-    redis_server: RedisServer, store: RedisStore, clock: Clock
-) -> None:
+async def test_ten_thousand_interleaved_calls_leave_everything_whole(redis_server: RedisServer, clock: Clock) -> None:
     """Settle, lease, sweep and the operators at the same time, on the same tasks."""
     dice = random.Random(11)
     recent: list[int] = []
+    deleted = 0
 
     async def some_call() -> None:
+        nonlocal deleted
         ids = dice.sample(recent, min(3, len(recent)))
         match dice.randrange(12):
             case 0 | 1 | 2:
@@ -195,7 +195,7 @@ async def test_ten_thousand_interleaved_calls_leave_everything_whole(
                 if dice.random() < 0.8:
                     await settle(store, tasks, dice.choice(OUTCOMES))
             case 6:
-                await store.sweep(dice.choice([1, 100]))
+                deleted += (await store.sweep(dice.choice([1, 100]))).expired
             case 7:
                 await store.free(ids)
             case 8:
@@ -211,13 +211,15 @@ async def test_ten_thousand_interleaved_calls_leave_everything_whole(
                         plant_row(client, ids[0], owner, expires)
 
     with client_of(redis_server) as client:
-        for round_ in range(500):
-            await asyncio.gather(*[some_call() for _ in range(20)])
-            if round_ % 3 == 0:
-                clock.advance(dice.choice([0, 1, 5]))
-            if round_ % 50 == 0:
-                await assert_whole(store)
-    await assert_whole(store)
+        async with emptied(redis_server, StoreOptions(now=clock, retention=10)) as store:
+            for round_ in range(500):
+                await asyncio.gather(*[some_call() for _ in range(20)])
+                if round_ % 3 == 0:
+                    clock.advance(dice.choice([0, 1, 5]))
+                if round_ % 50 == 0:
+                    await assert_whole(store)
+            await assert_whole(store)
+    assert deleted > 100
 
 
 # ---- the doctor

@@ -10,7 +10,21 @@ import pytest
 
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import StoreOptions
-from queue_runtime.task import Lease, NewTask, Retry, Settlement, Task
+from queue_runtime.task import (
+    Complete,
+    Fail,
+    Lease,
+    NewTask,
+    Outcome,
+    Pause,
+    PauseKind,
+    Release,
+    Retry,
+    Settlement,
+    Task,
+    Unknown,
+    Yield,
+)
 from stores import redis_link
 from stores.redis import RedisStore, open_store
 from tests.servers import RedisServer
@@ -122,6 +136,93 @@ async def test_cancelled_calls_leave_no_reply_to_the_next_caller(
         assert [row.id if row else None for (row,) in found] == [own[0]] * 3
         await assert_whole(line)
     await soon(lambda: clients_of(redis_server) <= before)
+
+
+async def cancel_calls(relay: Relay, redis_server: RedisServer, number: int) -> None:
+    """Every method of the store, cancelled at random moments; after it the queue is whole and replies are one's own."""
+    dice = random.Random(3)
+    before = clients_of(redis_server)
+    async with through(relay, connections=3) as line:
+        ids = await add(line, 200, data="x" * 1200)
+        pause = Pause(PauseKind.QUEUE, "other")
+        outcomes: tuple[Outcome, ...] = (
+            Complete(followups=[NewTask(task_class="Child")]),
+            Fail(),
+            Retry(wait=0),
+            Yield(),
+            Release(),
+            Unknown(0),
+        )
+
+        def some() -> list[int]:
+            return dice.sample(ids, 3)
+
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "enqueue": lambda: add(line, 2, idempotency_key=f"k{dice.randrange(9)}"),
+            "enqueue_once": lambda: line.enqueue_once(f"e{dice.randrange(9)}", NewTask(task_class="A")),
+            "lease": lambda: line.lease(worker(), 3, 1, due_first=dice.random() < 0.5),
+            "renew": lambda: line.renew([Lease(ids[0], "x")], 60),
+            "settle": lambda: line.settle([Settlement.unfenced(one, dice.choice(outcomes)) for one in some()]),
+            "cancel": lambda: line.cancel(some()),
+            "awaken": lambda: line.awaken(some()),
+            "free": lambda: line.free(some()),
+            "priority": lambda: line.priority(some(), dice.randrange(9)),
+            "delay": lambda: line.delay(some(), 1),
+            "retry": lambda: line.retry(some(), repeat=True),
+            "pause": lambda: line.pause(pause),
+            "resume": lambda: line.resume(pause),
+            "paused": line.paused,
+            "sweep": lambda: line.sweep(5),
+            "get": lambda: line.get(some()),
+            "get_archived": lambda: line.get_archived(some()),
+            "list_active": lambda: line.list_active(5),
+            "list_archived": lambda: line.list_archived(5),
+            "history": lambda: line.history(some()),
+            "stats": line.stats,
+            "backlog": line.backlog,
+            "operations": line.operations,
+            "ping": line.ping,
+        }
+        public = {name for name in vars(RedisStore) if not name.startswith("_")}
+        assert public - calls.keys() == {"changed", "aclose"}  # `changed` has one caller: test_redis_changes.py
+        relay.delay = 0.002
+        names = [*calls] * (number // len(calls) + 1)
+        dice.shuffle(names)
+
+        async def impatient(name: str) -> None:
+            call = asyncio.ensure_future(calls[name]())
+            await asyncio.sleep(dice.random() * 0.012)
+            call.cancel()
+            (result,) = await asyncio.gather(call, return_exceptions=True)
+            assert not isinstance(result, Exception), (name, result)
+
+        for start in range(0, number, 25):
+            await asyncio.gather(*[impatient(name) for name in names[start : start + 25]])
+        relay.delay = 0
+        assert [len(rows) for rows in await asyncio.gather(*[line.get(ids[:n]) for n in range(1, 6)])] == [
+            1,
+            2,
+            3,
+            4,
+            5,
+        ]
+        await assert_whole(line)
+    await soon(lambda: clients_of(redis_server) <= before)
+
+
+async def test_any_call_may_be_cancelled_at_any_moment(
+    relay: Relay, redis_server: RedisServer, store: RedisStore
+) -> None:
+    """R043, R045"""
+    await cancel_calls(relay, redis_server, 500)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_any_of_two_thousand_calls_may_be_cancelled_at_any_moment(
+    relay: Relay, redis_server: RedisServer, store: RedisStore
+) -> None:
+    await cancel_calls(relay, redis_server, 2000)
 
 
 async def test_a_call_cancelled_while_it_waits_or_connects_gives_its_place_back(

@@ -1,12 +1,14 @@
 """What calls cost the server: counted commands, which no neighbour on the machine can change; and memory."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from queue_runtime.store import StoreOptions
-from queue_runtime.task import NewTask, Pause, PauseKind, Release, State, TaskFilter
+from queue_runtime.task import NewTask, Pause, PauseKind, Release, State, Task, TaskFilter
+from stores import redis_lists, redis_rows
 from stores.redis import RedisStore, open_store
 from tests.clock import START, Clock
 from tests.servers import RedisServer
@@ -154,6 +156,33 @@ async def test_a_stream_of_changes_is_no_stream_of_messages(redis_server: RedisS
                 await add(store, 1)
             assert commands(client)["publish"] == 1
         assert await listener.changed(1) is True
+
+
+async def test_a_page_of_rows_that_wait_brings_no_more_than_itself(
+    redis_server: RedisServer, store: RedisStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stand by time: all are looked at there, and the page alone comes here."""
+    monkeypatch.setattr(redis_lists, "STEP", 500)
+    waiting = TaskFilter(states=frozenset({State.WAITING}))
+    ids = []
+    for number in range(6):
+        ids += await add(store, 500, delay_until=START + 1000 - number, priority=9 - number)
+    brought = 0
+    read = redis_rows.active_task
+
+    def count(*parts: Any) -> Task:
+        nonlocal brought
+        brought += 1
+        return read(*parts)
+
+    monkeypatch.setattr(redis_lists, "active_task", count)
+    found = await store.list_active(10, where=waiting)
+    assert [row.id for row in found] == ids[2500:2510]
+    assert brought <= 6 * 10
+    found = await store.list_active(10, where=waiting, offset=495)
+    assert [row.id for row in found] == [*ids[2995:], *ids[2000:2005]]
+    found = await store.list_active(10, where=waiting, after=(8, ids[505]))
+    assert [row.id for row in found] == ids[506:516]
 
 
 # ---- memory

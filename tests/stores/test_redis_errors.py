@@ -1,5 +1,7 @@
 """What a server's errors mean, as servers of several ages write them; and which servers are too old."""
 
+import builtins
+
 import pytest
 from redis.exceptions import (
     AuthenticationError,
@@ -15,7 +17,7 @@ from redis.exceptions import (
 )
 
 from queue_runtime.errors import StoreFull, StoreUnavailable
-from stores.redis_errors import Cut, Refused, error_code, translate
+from stores.redis_errors import Cut, Refused, error_code, reason_of, translate, translate_damage
 from stores.redis_server import ServerFacts, objection, read_info
 
 WRAPPED = "Error running script (call to f_1234): @user_script:42: @user_script: 42: -{} "
@@ -58,11 +60,32 @@ def test_an_error_is_what_its_caller_can_do_about_it(error: RedisError, kind: ty
     assert words in found.reason
 
 
-@pytest.mark.parametrize(
-    "message", ["WRONGTYPE Operation against a key holding the wrong kind of value", "ERR unknown command", "wrong"]
-)
+@pytest.mark.parametrize("message", ["syntax error", "wrong number of arguments for 'evalsha' command"])
 def test_a_fault_of_our_own_is_seen_as_it_is(message: str) -> None:
     assert translate("lease", ResponseError(message)) is None
+    assert translate_damage("lease", ResponseError(message)) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", "damaged"),
+        (WRAPPED.format("WRONGTYPE") + "Operation against a key", "damaged"),
+        ("user_script:12: attempt to index a nil value script: 5955, on @user_script:12.", "damaged"),
+        ("value is not an integer or out of range", "damaged"),
+        ("unknown command 'CONFIG', with args beginning with: 'GET'", "lacks a command"),
+        ("Unknown Redis command called from script script: 5955, on @user_script:12.", "lacks a command"),
+    ],
+)
+def test_a_queue_that_is_not_as_it_was_written_is_an_outage_with_its_reason(message: str, words: str) -> None:
+    found = translate_damage("lease", ResponseError(message))
+    assert isinstance(found, StoreUnavailable)
+    assert words in found.reason
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), builtins.TimeoutError(), ConnectionError(), OSError()])
+def test_an_error_without_words_is_given_some(error: Exception) -> None:
+    assert reason_of(error)
 
 
 @pytest.mark.parametrize("error", [MovedError("3999 10.0.0.1:6381"), ResponseError("MOVED 3999 10.0.0.1:6381")])

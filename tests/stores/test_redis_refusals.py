@@ -10,13 +10,17 @@ import pytest
 from redis import Redis
 
 from queue_runtime.errors import InvalidRequest, StoreFull, StoreUnavailable, StoreUnusable
-from queue_runtime.task import Complete, NewTask, Retry
-from stores import redis_calls
+from queue_runtime.store import StoreOptions
+from queue_runtime.task import Complete, Lease, NewTask, Outcome, Pause, PauseKind, Retry, Settlement, Yield
+from stores import redis_calls, redis_link
 from stores.redis import RedisStore, open_store
 from stores.redis_doctor import examine
+from tests.clock import Clock
 from tests.servers import RedisServer
-from tests.stores.redis_house import add, assert_whole, client_of, drain, emptied, settle, soon, worker
+from tests.stores.redis_house import add, assert_whole, client_of, drain, emptied, key, settle, soon, worker
 from tests.stores.relay import relay_to
+
+STOP = Pause(PauseKind.ALL)
 
 
 @pytest.fixture
@@ -155,6 +159,55 @@ async def test_a_full_server_refuses_new_tasks_and_lets_work_end() -> None:
             await assert_whole(store)
 
 
+async def test_on_a_full_server_work_that_runs_goes_on(clock: Clock) -> None:
+    """Whatever a call writes first, and also where it writes nothing."""
+    with RedisServer() as server, client_of(server) as client:
+        async with emptied(server, StoreOptions(now=clock, patience=0)) as store:
+            known = NewTask(task_class="A", idempotency_key="k")
+            ids = [row.id for row in await store.enqueue([known] + [NewTask(task_class="A")] * 9)]
+            event = await store.enqueue_once("event", known)
+            await store.lease(worker(), 3, 60)
+            client.config_set("maxmemory", 1)
+
+            clock.advance(62)
+            held = await store.lease(worker(), 3, 60, due_first=True)  # from one worker's lease to another's
+            assert [task.id for task in held] == ids[:3]
+            for _ in range(3):
+                clock.advance(30)
+                rows = await store.renew([Lease(task.id, task.lease_owner or "") for task in held], 60)
+                assert [row.lease_expires if row else None for row in rows] == [clock.now + 60] * 3
+            strange = [Lease(task.id, "qr:0badcafe:0:1@test") for task in held]
+            verdicts = await store.settle([Settlement.held(lease, Yield()) for lease in strange])
+            assert [one.verdict for one in verdicts] == ["lost"] * 3
+            assert await store.awaken(ids) == 0
+            assert await store.delay(ids[:1], clock.now + 60) == 0
+            await store.pause(STOP)
+            assert await store.paused() == [STOP]
+            assert await store.lease(worker(), 9, 60) == []
+            assert await store.resume(STOP) is True
+            assert await store.priority(ids[9:], 5) == 1
+            assert await store.free(ids[2:3]) == 1
+            assert [row.id for row in await store.enqueue([known])] == ids[:1]
+            assert await store.enqueue_once("event", known) == event
+            endings: tuple[Outcome, ...] = (Retry(wait=5), Yield(wait=5))
+            settled = await store.settle(
+                [
+                    Settlement.held(Lease(task.id, task.lease_owner or ""), end)
+                    for task, end in zip(held[:2], endings, strict=True)
+                ]
+            )
+            assert [one.verdict for one in settled] == ["settled"] * 2
+            assert len([row for row in await store.cancel(ids[8:]) if row]) == 2
+            assert len([row for row in await store.retry(ids[8:]) if row]) == 2
+
+            client.zrem(key("R:default/A"), f"{ids[9]:010d}")
+            (memory,) = [one for one in await examine(store, mend=True) if one.subject == "memory"]
+            assert (memory.level, "full" in memory.sentence) == ("fault", True)
+            await assert_whole(store)
+            clock.advance(600)
+            assert sorted(await drain(store)) == ids
+
+
 async def test_a_server_that_cannot_save_says_so_and_is_used_again_when_it_can() -> None:
     """MISCONF"""
     with RedisServer() as server, client_of(server) as client:
@@ -181,6 +234,31 @@ async def test_a_server_that_cannot_save_says_so_and_is_used_again_when_it_can()
 
 
 # ---- a queue cannot live there
+
+
+async def test_a_server_that_begins_to_evict_is_refused_by_the_next_ping(redis_server: RedisServer) -> None:
+    with RedisServer("--maxmemory", "100mb") as server, client_of(server) as client:
+        async with open_store(server.url) as store:
+            await add(store, 1)
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            with pytest.raises(StoreUnavailable, match="maxmemory-policy is allkeys-lru"):
+                await store.ping()
+            with pytest.raises(StoreUnavailable, match="maxmemory-policy is allkeys-lru"):
+                await add(store, 1)
+            client.config_set("maxmemory-policy", "noeviction")
+            await store.ping()
+            assert len(await drain(store)) == 1
+
+
+async def test_a_server_that_begins_to_evict_is_noticed_without_a_ping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_link, "FACTS_SECONDS", 0.1)
+    with RedisServer("--maxmemory", "100mb") as server, client_of(server) as client:
+        async with open_store(server.url) as store:
+            await add(store, 1)
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            await asyncio.sleep(0.11)
+            with pytest.raises(StoreUnavailable, match="maxmemory-policy is allkeys-lru"):
+                await store.stats()
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])
@@ -267,8 +345,24 @@ async def test_a_server_that_takes_the_connection_and_says_nothing_is_given_up(
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         async with open_store(f"redis://127.0.0.1:{silent.getsockname()[1]}/0") as store:
-            with pytest.raises(StoreUnavailable, match="cannot connect"):
+            with pytest.raises(StoreUnavailable, match=r"cannot connect \(\w"):
                 await store.ping()
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("redis://:secret@localhost/0?nonsense=1", "nonsense"),
+        ("redis://:secret@localhost/0?ssl_ca_certs=/x", "ssl_ca_certs"),
+        ("redis+sentinel://:secret@localhost/service?sentinel_foo=1", "sentinel_foo"),
+        ("rediss+sentinel://:secret@localhost/service?sentinel_username=a&bar=1", "bar"),
+    ],
+)
+async def test_a_setting_that_nobody_knows_is_named(url: str, name: str) -> None:
+    with pytest.raises(StoreUnusable, match=f"nobody knows its setting {name}$") as caught:
+        async with open_store(url):
+            pass
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

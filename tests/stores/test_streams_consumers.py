@@ -4,18 +4,20 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import Store, StoreOptions
+from queue_runtime.task import Release
 from stores.dispatchable import Page, Which
 from stores.sqlite import SqliteStore
 from stores.streams import StreamsStore
 from stores.streams_feeder import Tending
 from tests.faulty_store import FaultyStore, Reply
 from tests.servers import RedisServer
-from tests.stores.streams_house import KEYS, House, add, finish, open_house, over, take, until
+from tests.stores.streams_house import KEYS, House, add, finish, open_house, over, take, until, worker
 
 BRISK = Tending(every=0.05, reclaim=0.1, forget=0.1, old=60)
 
@@ -95,6 +97,20 @@ class Held(FaultyStore):
             self.entered.set()
             await self.go_on.wait()
         return await super()._call(method, call)
+
+
+async def test_a_task_that_comes_back_while_its_entry_is_taken_away_is_delivered(house: House) -> None:
+    """Its reader has claimed it, and is slow to take the entry away; meanwhile the task was run and came back."""
+    store, plain = await house.store(), await house.record()
+    (task_id,) = await add(store)
+    await store.changed(0)
+    house.redis.xgroup_create(KEYS + "default", "queue-runtime", id="0")
+    ((_, ((number, _),)),) = cast(Any, house.redis.xreadgroup("queue-runtime", "slow", {KEYS + "default": ">"}))
+    await finish(plain, await plain.lease(worker(), 1, 20), Release())
+    await store.sweep(100)  # the entry is on its way, for all that anybody can see
+    assert house.waiting() == [task_id]
+    await store._feeder.drop([("default", number, task_id)])
+    assert [task.id for task in await take(store)] == [task_id]
 
 
 async def test_a_slow_consumer_whose_entries_went_to_others_runs_nothing_twice(house: House) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from queue_runtime.store import Store, StoreOptions
 from queue_runtime.task import Complete, Fail, NewTask, Release, Result, Retry, Yield
+from stores.dispatchable import Due
 from stores.streams import StreamsStore
 from stores.streams_feeder import Tending
 from tests.servers import RedisServer
@@ -222,13 +223,16 @@ async def test_what_is_due_is_not_starved_by_a_flood(house: House) -> None:
     held = await take(store, 3)
     await finish(store, held, Retry(wait=0))
     await add(store, number=200)
+    async with asyncio.timeout(5):
+        while len((await store.dispatchable(Due(), 10)).tasks) < 3:  # noqa: ASYNC110  a fact of the record
+            await asyncio.sleep(0.05)
     late = {task.id for task in held}
     async with asyncio.timeout(20):
         while late:
             tasks = await take(store, 5)
             late -= {task.id for task in tasks}
             await finish(store, tasks)
-            await store.changed(0.1)
+            await store.changed(0.05)
     assert (await store.stats()).active > 200
 
 

@@ -10,6 +10,7 @@ import pytest
 from queue_runtime.store import Store
 from queue_runtime.task import Complete, NewTask, Result
 from stores.streams import StreamsStore
+from stores.streams_feeder import Tending
 from tests.servers import RedisServer
 from tests.stores.relay import relay_to
 from tests.stores.streams_house import NOWHERE, House, add, finish, open_house, take, toggled, until
@@ -159,6 +160,22 @@ async def test_a_server_that_forgets_its_scripts_disturbs_nobody(house: House) -
         ids = await add(store, number=3)
         house.redis.script_flush()
         assert await run_all(store, 3) == ids
+    assert store.dispatch.falls == 0
+
+
+async def test_a_handler_that_holds_the_event_loop_is_not_taken_for_a_dead_redis(house: House) -> None:
+    store = await house.store(tending=Tending(every=0.05, reclaim=0.1))
+    ids = await add(store)
+    telling, leasing = asyncio.create_task(add(store, number=3)), asyncio.create_task(take(store, 1))
+    for _ in range(5):
+        await asyncio.sleep(0.0005)
+        time.sleep(0.3)  # noqa: ASYNC251  as a handler that does not let go
+    await asyncio.sleep(0)
+    time.sleep(1.4)  # noqa: ASYNC251
+    ids += await telling
+    ran = [task.id for task in await leasing]
+    ran += await run_all(store, 4 - len(ran))
+    assert sorted(ran) == ids
     assert store.dispatch.falls == 0
 
 

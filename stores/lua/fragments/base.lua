@@ -28,6 +28,38 @@ local now = tonumber(ARGV[1]) or tonumber(call('TIME')[1])
 -- Lua's stack takes just under 8,000 values. An even number, so that pairs stay together.
 local STEP = 5000
 
+-- A full server refuses what needs memory until a script has begun to write. Work that runs must go on, so its scripts
+-- begin by deleting a key that never is.
+local goes_on = false
+local function go_on_when_full()
+  if not goes_on then
+    goes_on = true
+    call('DEL', P .. 'nothing')
+  end
+end
+
+-- What a command answers; nil where it fails, as on a key of another type.
+local function try(...)
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then
+    return nil
+  end
+  return answer
+end
+
+-- End the script where this key is of another type. Asked before the first write: what fails later leaves a half.
+-- Keys that were read in the same way need not be asked for.
+local proven = {}
+local function expect(key, kind)
+  if proven[key] then
+    return
+  end
+  local found = call('TYPE', key).ok
+  if found ~= 'none' and found ~= kind then
+    error('the key ' .. key .. ' holds a ' .. found, 0)
+  end
+end
+
 -- A writing command with all these values.
 local function spread(command, key, values)
   for first = 1, #values, STEP do
@@ -41,6 +73,7 @@ local function fetch(command, key, fields)
     return {}
   end
   local found = call(command, key, unpack(fields, 1, math.min(STEP, #fields)))
+  proven[key] = true
   for first = STEP + 1, #fields, STEP do
     for _, value in ipairs(call(command, key, unpack(fields, first, math.min(first + STEP - 1, #fields)))) do
       found[#found + 1] = value

@@ -3,8 +3,9 @@
 -- The version tells a listener that looks what it has missed. The key `quiet` keeps a stream of changes from becoming a
 -- stream of messages: the first change after a look is told, the others are found by the next look (changed.lua).
 local function ring()
-  local version = call('INCR', P .. 'version')
-  if version == 1 then
+  go_on_when_full()
+  local version = try('INCR', P .. 'version')
+  if not version or version == 1 then
     -- a server that has forgotten everything must not come by a version that somebody has seen
     local clock = call('TIME')
     version = clock[1] * 1000000 + clock[2]

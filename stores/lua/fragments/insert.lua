@@ -31,24 +31,62 @@ local function known_keys(tasks)
     end
   end
   for at, id in ipairs(fetch('HMGET', KNOWN_KEYS, keys)) do
-    if id and call('HEXISTS', BODY, id) == 1 then
+    if id and is_task(id, call('HGET', BODY, id)) then
       known[keys[at]] = id
     end
   end
   return known
 end
 
+-- The highest id of any task that an index knows.
+local function highest_id()
+  local highest = tonumber(call('ZREVRANGE', ARCHIVE, 0, 0)[1]) or 0
+  for first = 0, call('ZCARD', ACTIVE) - 1, STEP do
+    for _, id in ipairs(call('ZRANGE', ACTIVE, first, first + STEP - 1)) do
+      if is_id(id) then
+        highest = math.max(highest, tonumber(id))
+      end
+    end
+  end
+  return highest
+end
+
+-- Whether no task has one of the ids after `last`.
+local function are_free(last, count)
+  local ids = {}
+  for at = 1, count do
+    ids[at] = format('%010d', last + at)
+  end
+  for _, body in ipairs(fetch('HMGET', BODY, ids)) do
+    if body then
+      return false
+    end
+  end
+  return true
+end
+
 -- Ids as one block above every id that this server or the caller has seen; nil when there are not so many left.
+-- No task is ever written over, also where the last id is lost.
 local function draw_ids(count, floor)
-  local last = tonumber(call('GET', LAST_ID) or 0)
-  local first = math.max(last, floor)
-  if first + count > U32 then
+  local known = tonumber(try('GET', LAST_ID) or '')
+  if known and not (known >= 0 and known <= U32) then
+    known = nil
+  end
+  if count == 0 then
+    return math.max(known or 0, floor) + 1
+  end
+  local last = math.max(known or highest_id(), floor)
+  if not are_free(last, count) then
+    last = math.max(last, highest_id())
+    if not are_free(last, count) then
+      error('tasks have ids above the last id', 0)
+    end
+  end
+  if last + count > U32 then
     return nil
   end
-  if count > 0 then
-    call('INCRBY', LAST_ID, format('%d', first + count - last))
-  end
-  return first + 1
+  call('SET', LAST_ID, format('%d', last + count))
+  return last + 1
 end
 
 local function insert_one(task, id)

@@ -6,6 +6,9 @@ local function lane_filter(classes, without_classes, queues)
   classes, queues, without_classes = classes and set_of(classes), queues and set_of(queues), set_of(without_classes)
   return function(lane)
     local slash = string.find(lane, '/', 1, true)
+    if not slash then
+      return false
+    end
     local queue, class = sub(lane, 1, slash - 1), sub(lane, slash + 1)
     return not paused['all:'] and not paused['class:' .. class] and not paused['queue:' .. queue]
       and (not classes or classes[class]) and not without_classes[class] and (not queues or queues[queue])
@@ -22,7 +25,7 @@ local function sources_of(passes, patience)
     end
     if known[lane] and kind == 'R' then
       ready[#ready + 1] = { place = place, bound = U32 }
-    elseif known[lane] then
+    elseif known[lane] and is_place(place) then
       timed[#timed + 1] = { place = place, bound = now - grace_of(kind, patience) }
     end
   end
@@ -79,7 +82,8 @@ local function merge(sources, wanted, skip)
   for _, source in ipairs(sources) do
     source.chunk = #sources == 1 and math.min(wanted, 1000) or 8
     source.rank, source.at = 0, -1
-    source.rows = call('ZRANGE', P .. source.place, 0, source.chunk - 1, 'WITHSCORES')
+    source.rows = try('ZRANGE', P .. source.place, 0, source.chunk - 1, 'WITHSCORES') or {}
+    proven[P .. source.place] = #source.rows > 0
     if #source.rows > 0 and advance(source) then
       heap[#heap + 1] = source
     end

@@ -26,13 +26,36 @@ local function lane_of(body)
   return sub(body, FIXED + 1, FIXED + lane_size(body))
 end
 
--- PHIDs, idempotency key and max_attempts; empty text and zero stand for none.
-local function rest_of(body)
+-- PHIDs, idempotency key and max_attempts; empty text and zero stand for none, and nil says that it is damaged.
+local function read_rest(body)
   local first, last = FIXED + lane_size(body) + 1, head_size(body)
   if first > last then
     return { '', '', '', 0 }
   end
-  return cmsgpack.unpack(sub(body, first, last))
+  local good, rest = pcall(cmsgpack.unpack, sub(body, first, last))
+  if good and type(rest) == 'table' and type(rest[1]) == 'string' and type(rest[2]) == 'string'
+    and type(rest[3]) == 'string' and type(rest[4]) == 'number' then
+    return rest
+  end
+  return nil
+end
+
+local function rest_of(body)
+  return read_rest(body) or { '', '', '', 0 }
+end
+
+local function is_id(text)
+  return #text == 10 and not string.find(text, '%D')
+end
+
+-- Whether this is a task of this store. What is not is passed over, until the doctor sets it aside.
+local function is_task(id, body)
+  return body and is_id(id) and #body >= FIXED and head_size(body) <= #body
+    and string.find(lane_of(body), '/', 1, true) ~= nil
+end
+
+local function is_place(name)
+  return string.find(name, '^[RDBHW]:[^/]*/') ~= nil
 end
 
 local function is_worker(owner)
@@ -89,7 +112,8 @@ end
 local function read_hold(row, hold)
   row.owner, row.expires = nil, nil
   if hold and hold ~= '' then
-    row.expires = tonumber(sub(hold, 1, 10))
+    local expires = sub(hold, 1, 10)
+    row.expires = is_id(expires) and tonumber(expires) or nil
     row.owner = #hold > 10 and sub(hold, 11) or nil
   end
 end
@@ -104,8 +128,13 @@ local function new_state(body)
   return struct.pack('>I4I4I4I4I4', 0, 0, 0, created, priority)
 end
 
+-- A damaged state is none: the task is as it was enqueued.
+local function sound_state(state)
+  return state and #state >= 20 and #state % 8 == 4 and state or nil
+end
+
 local function read_state(row, state)
-  if state then
+  if sound_state(state) then
     row.failures, row.failed_at, row.lost, row.modified, row.priority = struct.unpack('>I4I4I4I4I4', state)
     row.spent = sub(state, 21)
   else
@@ -118,6 +147,29 @@ local function ended_of(row, result, duration)
   local spent = string.char(#row.spent / 8) .. row.spent
   return struct.pack('>BI4I4I4I4', result, row.priority, now, row.failures, row.lost)
     .. string.char(#duration) .. duration .. spent .. hold_of(row.owner, row.expires)
+end
+
+-- The end of a task of which nothing is known but that it ended: a failure.
+local function unknown_end(body, ended_at)
+  local _, priority = struct.unpack('>I4I4', body)
+  return struct.pack('>BI4I4I4I4', 1, priority, ended_at, 0, 0) .. string.char(1) .. '0' .. string.char(0)
+end
+
+local function is_end(ended)
+  if #ended < 20 or byte(ended) > 2 then
+    return false
+  end
+  local spent_at = 19 + byte(ended, 18)
+  return spent_at <= #ended and spent_at + 8 * byte(ended, spent_at) <= #ended
+    and string.find(sub(ended, 19, spent_at - 1), '^%d+$') ~= nil
+end
+
+-- A damaged end is an unknown one. Nil: there is none.
+local function sound_end(ended, body)
+  if not ended or is_end(ended) then
+    return ended or nil
+  end
+  return unknown_end(body, (struct.unpack('>I4', body)))
 end
 
 local function read_ended(row, ended)

@@ -26,11 +26,12 @@ local function load(ids)
   local states, ends = fetch('HMGET', STATE, unique), fetch('HMGET', ENDED, unique)
   local order = {}
   for at, id in ipairs(unique) do
-    if bodies[at] then
+    if is_task(id, bodies[at]) then
       local row
-      if ends[at] then
-        row = { id = id, body = bodies[at], ended = ends[at], was_ended = true }
-        read_ended(row, ends[at])
+      local ended = sound_end(ends[at], bodies[at])
+      if ended then
+        row = { id = id, body = bodies[at], ended = ended, was_ended = true }
+        read_ended(row, ended)
       else
         row = active_row(id, bodies[at], holds[at], states[at])
       end
@@ -46,6 +47,9 @@ end
 local changed = {}
 local entered = {}
 local pending = { ZREM = {}, HDEL = {}, SREM = {}, ZADD = {}, HSET = {}, SADD = {}, RPUSH = {} }
+local TYPES = {
+  ZREM = 'zset', ZADD = 'zset', HDEL = 'hash', HSET = 'hash', SREM = 'set', SADD = 'set', RPUSH = 'list',
+}
 
 -- Have `write` run this command with these values among others.
 local function later(command, key, first, second)
@@ -134,8 +138,21 @@ local function flush(command)
   end
 end
 
--- Store every change. What frees memory comes first: a full server lets a script go on that has begun to write, so
--- outcomes can be written when there is no room for new tasks.
+-- Whether there is anything to write. Ends the script where a key is not what it must be, so all is written or nothing.
+local function expect_types()
+  local seen = {}
+  for command, keys in pairs(pending) do
+    for key in pairs(keys) do
+      if not seen[key] then
+        seen[key] = true
+        expect(key, TYPES[command])
+      end
+    end
+  end
+  return next(seen) ~= nil
+end
+
+-- Store every change. It goes through on a full server too: tasks are refused where they draw their ids.
 local function write()
   for _, row in ipairs(changed) do
     if row.active then
@@ -147,6 +164,10 @@ local function write()
   for place in pairs(entered) do
     later('SADD', PLACES, place)
   end
+  if not expect_types() then
+    return
+  end
+  go_on_when_full()
   flush('ZREM')
   flush('HDEL')
   flush('SREM')

@@ -5,10 +5,12 @@
 --   /sent             task id -> the entry that stands for it, its queue and its class
 --   /classes/<queue>  task class -> how many entries it has in the stream
 --   /queues           the queues that ever had an entry
+--   /again            tasks that somebody wanted to add while their entries had been read and not taken away yet
 --   /behind           queue -> priority and id from which on the record may hold tasks that found its stream full
 --   /filling/<queue>  somebody is filling the stream again just now; ends by itself
 --   /epoch            set once everything was delivered; missing: the server has forgotten all
 local SENT, QUEUES, BEHIND, EPOCH = P .. '/sent', P .. '/queues', P .. '/behind', P .. '/epoch'
+local AGAIN = P .. '/again'
 local CLASSES, FILLING = P .. '/classes/', P .. '/filling/'
 local group = ARGV[2]
 
@@ -38,6 +40,7 @@ local function put(id, queue, class)
   call('HSET', SENT, id, entry .. ' ' .. queue .. ' ' .. class)
   call('HINCRBY', CLASSES .. queue, class, 1)
   call('SADD', QUEUES, queue)
+  call('SREM', AGAIN, id)
   return entry
 end
 

@@ -57,7 +57,7 @@ local function show_wanted(out, ids, filter, patience)
   local bodies, holds = fetch('HMGET', BODY, ids), fetch('HMGET', HOLD, ids)
   local states, ends = fetch('HMGET', STATE, ids), fetch('HMGET', ENDED, ids)
   for at, id in ipairs(ids) do
-    if bodies[at] and not ends[at] then
+    if is_task(id, bodies[at]) and not ends[at] then
       local row = active_row(id, bodies[at], holds[at], states[at])
       if is_wanted(row, filter) and (not filter.states or filter.states[shown_state(row, patience)]) then
         out[#out + 1] = id
