@@ -14,7 +14,6 @@ from queue_runtime.errors import InvalidRequest
 from queue_runtime.store import Order, StoreOptions
 from queue_runtime.task import (
     MAX_EVENT_ID_BYTES,
-    MAX_LEASE_LIMIT,
     MAX_LEASE_SECONDS,
     U32,
     ArchivedTask,
@@ -34,17 +33,17 @@ from queue_runtime.task import (
     Verdict,
     check_bytes,
     check_outcome,
-    check_owner,
     check_range,
 )
 from queue_runtime.wire import event_digest
 from stores import mysql_counts, mysql_dispatchable, mysql_lists, mysql_settle, mysql_sweep, operating
 from stores.backlog_cache import BacklogCache
 from stores.dispatchable import Page, Which
+from stores.lease_request import LeaseRequest, lowered
 from stores.mysql_candidates import Candidates
 from stores.mysql_changes import Changes
 from stores.mysql_enqueue import Enqueue, EnqueueOnce
-from stores.mysql_lease import LeaseRequest, lease, read_pauses
+from stores.mysql_lease import lease, read_pauses
 from stores.mysql_pool import Pool
 from stores.mysql_session import Session, Sessions
 from stores.mysql_settings import MysqlSettings
@@ -91,11 +90,9 @@ class MysqlStore:
         due_first: bool = False,
         order: Order = "strict",
     ) -> list[Task]:
-        check_owner(owner)
-        check_range("seconds", seconds, 1, MAX_LEASE_SECONDS)
         request = LeaseRequest(
             owner=owner,
-            limit=min(limit, MAX_LEASE_LIMIT),
+            limit=lowered(limit),
             seconds=seconds,
             classes=classes,
             without_classes=without_classes,

@@ -94,7 +94,6 @@ _AWAY = {
 }
 DUPLICATE = 1062
 LOCK_WAIT_OVER = 1205
-PACKET_TOO_LARGE = 1153
 MISSING = frozenset({1049, 1146, 1054, 1932})
 """Numbers that say that the schema is not as it was when it was last looked at."""
 

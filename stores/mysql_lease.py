@@ -6,8 +6,6 @@ Everything a caller gets is read and decoded before the COMMIT that takes it.
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 
-from msgspec import Struct
-
 from queue_runtime.task import (
     LOST_MESSAGE,
     MAX_LEASE_BYTES,
@@ -21,6 +19,7 @@ from queue_runtime.task import (
     Task,
     is_worker,
 )
+from stores.lease_request import LeaseRequest
 from stores.ledger import attempt_entry, ended_task
 from stores.mysql_candidates import Candidates, LeaseFilter, of_ids
 from stores.mysql_driver import Row
@@ -51,20 +50,6 @@ UNREADABLE = "an object PHID of the row is not UTF-8 text, or its payload is mis
 
 
 Phase = Callable[[], Awaitable[None]]
-
-
-class LeaseRequest(Struct, frozen=True, kw_only=True):
-    """The arguments of Store.lease."""
-
-    owner: str
-    limit: int
-    seconds: int
-    classes: Collection[str] | None
-    without_classes: Collection[str]
-    queues: Collection[str] | None
-    only: Collection[int] | None
-    without: Collection[int]
-    due_first: bool
 
 
 async def read_pauses(session: Session) -> list[Pause]:

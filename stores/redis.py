@@ -11,7 +11,6 @@ from queue_runtime.store import Order, StoreOptions
 from queue_runtime.task import (
     AWAKEN_BACK,
     MAX_EVENT_ID_BYTES,
-    MAX_LEASE_LIMIT,
     MAX_LEASE_SECONDS,
     U32,
     ArchivedTask,
@@ -31,17 +30,17 @@ from queue_runtime.task import (
     TaskFilter,
     check_bytes,
     check_outcome,
-    check_owner,
     check_range,
 )
 from queue_runtime.wire import event_digest
 from stores import redis_lease, redis_lists, redis_settle, redis_upkeep
 from stores.backlog_cache import BacklogCache
+from stores.lease_request import LeaseRequest, lowered
 from stores.redis_address import Address
 from stores.redis_calls import Calls
 from stores.redis_changes import Changes
 from stores.redis_enqueue import Enqueuer
-from stores.redis_lease import UNREADABLE, LeaseRequest
+from stores.redis_lease import UNREADABLE
 from stores.redis_link import Link
 from stores.redis_rows import archived_task, id_texts, pack
 
@@ -81,11 +80,9 @@ class RedisStore:
         due_first: bool = False,
         order: Order = "strict",
     ) -> list[Task]:
-        check_owner(owner)
-        check_range("seconds", seconds, 1, MAX_LEASE_SECONDS)
         request = LeaseRequest(
             owner=owner,
-            limit=max(0, min(limit, MAX_LEASE_LIMIT)),
+            limit=lowered(limit),
             seconds=seconds,
             classes=classes,
             without_classes=without_classes,

@@ -2,28 +2,13 @@
 
 from collections.abc import Collection, Sequence
 
-from msgspec import Struct
-
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import MAX_LEASE_BYTES, Task
+from stores.lease_request import LeaseRequest
 from stores.redis_calls import Calls
 from stores.redis_rows import APART, Body, held_task, id_texts, pack
 
 UNREADABLE = "the row or its payload is not UTF-8 text, or the payload is missing: it was not written by this store"
-
-
-class LeaseRequest(Struct, frozen=True, kw_only=True):
-    """The arguments of Store.lease."""
-
-    owner: str
-    limit: int
-    seconds: int
-    classes: Collection[str] | None
-    without_classes: Collection[str]
-    queues: Collection[str] | None
-    only: Collection[int] | None
-    without: Collection[int]
-    due_first: bool
 
 
 async def lease(calls: Calls, options: StoreOptions, request: LeaseRequest) -> tuple[list[Task], list[int]]:

@@ -16,7 +16,6 @@ from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import Order, StoreOptions
 from queue_runtime.task import (
     MAX_EVENT_ID_BYTES,
-    MAX_LEASE_LIMIT,
     MAX_LEASE_SECONDS,
     U32,
     ArchivedTask,
@@ -35,7 +34,6 @@ from queue_runtime.task import (
     TaskFilter,
     check_bytes,
     check_outcome,
-    check_owner,
     check_range,
 )
 from queue_runtime.wire import event_digest
@@ -52,9 +50,9 @@ from stores import (
 )
 from stores.backlog_cache import BacklogCache
 from stores.dispatchable import Page, Which
+from stores.lease_request import LeaseRequest, lowered
 from stores.ledger import Ledger
 from stores.sqlite_changes import Changes
-from stores.sqlite_lease import LeaseRequest
 from stores.sqlite_session import Session, Synchronous, open_sessions
 from stores.sqlite_threads import SHARED_COMMIT, SessionThread, serve_reads, serve_writes
 
@@ -99,11 +97,9 @@ class SqliteStore:
         due_first: bool = False,
         order: Order = "strict",
     ) -> list[Task]:
-        check_owner(owner)
-        check_range("seconds", seconds, 1, MAX_LEASE_SECONDS)
         request = LeaseRequest(
             owner=owner,
-            limit=min(limit, MAX_LEASE_LIMIT),
+            limit=lowered(limit),
             seconds=seconds,
             classes=classes,
             without_classes=without_classes,

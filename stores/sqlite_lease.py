@@ -1,8 +1,6 @@
 """Leasing on SQLite: picks by lane, takes what was picked, counts losses and sets unreadable rows aside."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-
-from msgspec import Struct
+from collections.abc import Callable, Mapping, Sequence
 
 from queue_runtime.task import (
     LOST_MESSAGE,
@@ -15,6 +13,7 @@ from queue_runtime.task import (
     due_at,
     is_worker,
 )
+from stores.lease_request import LeaseRequest
 from stores.ledger import attempt_entry
 from stores.spent_receipts import first_unspent
 from stores.sqlite_history import remember
@@ -41,20 +40,6 @@ _PICKS = 20
 """How often one phase is asked again because rows of its answer had to be set aside."""
 
 UNREADABLE = "the row or its payload is not UTF-8 text, or the payload is missing: it was not written by this store"
-
-
-class LeaseRequest(Struct, frozen=True, kw_only=True):
-    """The arguments of Store.lease."""
-
-    owner: str
-    limit: int
-    seconds: int
-    classes: Collection[str] | None
-    without_classes: Collection[str]
-    queues: Collection[str] | None
-    only: Collection[int] | None
-    without: Collection[int]
-    due_first: bool
 
 
 Pick = Callable[[int], list[Row]]
