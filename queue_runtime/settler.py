@@ -10,7 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from queue_runtime.backoff import Outage
-from queue_runtime.errors import StoreUnavailable
+from queue_runtime.errors import StoreFull, StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.store import Store
 from queue_runtime.task import MAX_MESSAGE, MAX_TRACE, Complete, Fail, Failure, Retry, Settled, Settlement, Verdict
@@ -23,8 +23,11 @@ MAX_BYTES = 8 * 2**20
 BUSY_PAUSE = 0.05
 """Seconds until an outcome whose row somebody else had locked is sent again."""
 
-BUSY_SECONDS = 10.0
-"""How long an HTTP caller waits for such a row. The outcomes of our own runs wait as long as it takes."""
+BUSY_SECONDS = 50.0
+"""How long an HTTP caller waits for such a row, where its request may take so long: as long as MySQL's own clients do.
+
+The outcomes of our own runs wait as long as it takes.
+"""
 
 DRAIN_TRIES = 5
 DRAIN_SECONDS = 10.0
@@ -75,6 +78,11 @@ class _Part:
         return complete if len(complete) == len(self.results) else None
 
     @property
+    def needs_room(self) -> bool:
+        """Whether it brings new tasks, for which a full store has no room."""
+        return any(isinstance(one.outcome, Complete) and one.outcome.followups for one in self.left)
+
+    @property
     def open(self) -> bool:
         """Whether nobody knows yet what became of it."""
         return self.done is not None if self.answer is None else not self.answer.done()
@@ -90,13 +98,16 @@ class Settler:
     An HTTP caller hears of an outage at once and decides for itself. The outcomes of our own runs stay, and are
     sent again until they are SETTLED, REPLAYED or LOST, past the end of their lease too: the fence makes a late
     one safe. LOST after a round whose reply was lost means that this round very likely wrote it; it is passed
-    on as REPLAYED. A round refused for anything but an outage changed nothing, and each part is tried alone.
+    on as REPLAYED. On a full store outcomes with follow-ups wait for room alone, and the others go through. A round
+    refused for anything but an outage changed nothing, and each part is tried alone.
     """
 
     def __init__(self, store: Store, *, bound: int = 1000, lifecycle: Lifecycle | None = None) -> None:
         self._store = store
         self._bound = bound
         self._outage = Outage("settler", lifecycle)
+        self._room = Outage("follow-ups", lifecycle)
+        self._lifecycle = lifecycle
         self._log = structlog.get_logger().bind()
         self._calls: deque[_Part] = deque()
         self._outcomes: deque[_Part] = deque()
@@ -179,6 +190,7 @@ class Settler:
         began = time.monotonic()
         enough = self._failed_rounds + tries
         self._outage.hurry()
+        self._room.hurry()
         self._retry_at = 0.0
         self._arrived.set()
         while self._unwritten and not self._closed:
@@ -212,6 +224,8 @@ class Settler:
             return
         try:
             results = await self._send(parts)
+        except StoreFull as error:
+            await self._settle_without_room(parts, error)
         except StoreUnavailable as error:
             self._unavailable(parts, error)
         except Exception as error:  # noqa: BLE001  whatever it is, it belongs to one part: find out to which
@@ -241,6 +255,8 @@ class Settler:
 
     def _deliver(self, parts: list[_Part], results: list[Settled]) -> None:
         self._outage.over()
+        if self._room.on and any(part.needs_room for part in parts):
+            self._room.over()
         answers = iter(results)
         for part in parts:
             complete = part.take(answers)
@@ -251,12 +267,46 @@ class Settler:
         if self._outcomes:
             self._arrived.set()
 
+    async def _settle_without_room(self, parts: list[_Part], error: StoreFull) -> None:
+        """Nothing happened. What brings new tasks waits for room; the others may need none, and are tried alone."""
+        needy = [part for part in parts if part.needs_room]
+        others = [part for part in parts if not part.needs_room]
+        if not needy:
+            self._unavailable(parts, error)
+            return
+        if others:
+            try:
+                results = await self._send(others)
+            except StoreUnavailable as away:
+                self._unavailable(parts, away)
+                return
+            except Exception as own:  # noqa: BLE001  it belongs to one part
+                await self._settle_each(others, own)
+            else:
+                self._deliver(others, results)
+        self._wait_for_room(needy, error)
+
+    def _wait_for_room(self, parts: list[_Part], error: StoreFull) -> None:
+        """Callers hear of it; our own outcomes are sent again after a while, and hold up nobody meanwhile."""
+        waiting = [part for part in parts if part.answer is None]
+        for part in parts:
+            part.fail(_copy_of(error))
+        if not waiting:
+            return
+        self._failed_rounds += 1
+        pause = self._room.failed(error)
+        for part in waiting:
+            self._busy.append(part)
+            asyncio.get_running_loop().call_later(pause, self._return, part)
+
     def _send_again(self, part: _Part) -> None:
         """Somebody else has rows of it locked: they go into a later round, and hold up nobody."""
         now = time.monotonic()
         if part.busy_until is None:
             part.busy_until = now + BUSY_SECONDS
-        if part.answer is not None and now > part.busy_until:
+        # the HTTP server waits for its callers when it closes, and so long it cannot
+        closing = self._lifecycle is not None and self._lifecycle.closing.is_set()
+        if part.answer is not None and (closing or now > part.busy_until):
             part.fail(StoreUnavailable("settle", f"task {part.left[0].task_id} is locked by somebody else"))
             return
         self._busy.append(part)
@@ -327,10 +377,7 @@ class Settler:
         with_outcomes = False
         for part in parts:
             if part.answer is not None:
-                # an exception object of its own: a raised one carries the traceback of who raised it
-                copy = type(error)(error.operation, error.reason)
-                copy.__cause__ = error
-                part.fail(copy)
+                part.fail(_copy_of(error))
             else:
                 with_outcomes = True
         # A round of calls alone says nothing for the outcomes, and nobody would ever try it again.
@@ -359,6 +406,13 @@ class Settler:
         if self._round_over is not None:
             self._round_over.set()
             self._round_over = None
+
+
+def _copy_of(error: StoreUnavailable) -> StoreUnavailable:
+    """An exception object of its own for each caller: a raised one carries the traceback of who raised it."""
+    copy = type(error)(error.operation, error.reason)
+    copy.__cause__ = error
+    return copy
 
 
 def _fill(parts: list[_Part], source: deque[_Part], count: int, size: int) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 The rules are in `lua/`, where each call is one atomic round on the server; `lua/fragments` has the layout.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from queue_runtime.errors import InvalidRequest, StoreUnavailable
@@ -206,14 +206,16 @@ async def open_store(
     connections: int = CONNECTIONS,
     allow_eviction: bool = False,
     event_days: int | None = None,
+    url_now: Callable[[], str] | None = None,
 ) -> AsyncIterator[RedisStore]:
     """Open a queue. Nothing is sent before the first call; raises StoreUnusable where the URL names no server.
 
-    `event_days`: how long events are remembered; None for ever.
+    `event_days`: how long events are remembered; None for ever. `url_now` is asked at each connect, where user or
+    password in the URL may change while the store is open.
     """
     if not prefix or set("{}") & set(prefix):
         raise InvalidRequest("prefix", "must not be empty and must not hold braces")
-    link = Link(Address(url), connections=connections, allow_eviction=allow_eviction)
+    link = Link(Address(url, url_now), connections=connections, allow_eviction=allow_eviction)
     store = RedisStore(Calls(link, prefix, options.now), options, event_days=event_days)
     try:
         yield store

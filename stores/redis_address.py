@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
@@ -36,9 +36,14 @@ _SENTINEL_SETTINGS = frozenset({"username", "password"})
 
 
 class Address:
-    """Where to connect. `moved_to` is where a cluster node said that the queue is; it is forgotten when that fails."""
+    """Where to connect. `moved_to` is where a cluster node said that the queue is; it is forgotten when that fails.
 
-    def __init__(self, url: str) -> None:
+    `url_now` is asked at each connect. What it gives names the same server; user and password may be others.
+    """
+
+    def __init__(self, url: str, url_now: Callable[[], str] | None = None) -> None:
+        self._url = url
+        self._url_now = url_now or (lambda: url)
         scheme = urlsplit(url).scheme
         self._sentinels: list[tuple[str, int]] = []
         self._service = ""
@@ -87,6 +92,7 @@ class Address:
 
     async def open(self) -> AbstractConnection:
         """A connection to the server, logged in."""
+        self._take_login()
         kind, settings = self._class, self._settings
         place: Mapping[str, Any] = {}
         if self.moved_to is not None:
@@ -103,6 +109,11 @@ class Address:
             await connection.disconnect(nowait=True)
             raise
         return connection
+
+    def _take_login(self) -> None:
+        if (url := self._url_now()) != self._url:
+            changed = Address(url)
+            self._url, self._settings, self._sentinel_login = url, changed._settings, changed._sentinel_login
 
     async def _ask_sentinels(self) -> tuple[str, int]:
         """Host and port of the master. The sentinel that knew it is asked first the next time.

@@ -45,6 +45,8 @@ class Changes:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         self._ear.start()
+        # Whoever was rung for a moment ago sends its lease first: the look would be served before it, and it can wait.
+        await asyncio.sleep(0)
         while True:
             now = loop.time()
             if not self._rung and (not self._asked or now >= min(deadline, self._next_look())):

@@ -15,10 +15,11 @@ LOST = frozenset({"has lost its payload", "has damaged names", "is damaged beyon
 """What no repair brings back. Such a task fails when it is leased, or is set aside."""
 
 _TASKS = ("body", "hold", "state", "ended", "data", "active", "archive", "over", "odd", "failing")
-_OTHERS = {"key": "keys", "event": "events", "event_time": "event_times", "pause": "pauses", "place_name": "places"}
+_OTHERS = {"key": "keys", "event": "events", "event_time": "event_times", "pause": "pauses"}
 _SORTED = frozenset({"active", "archive", "over", "event_times"})
-_PLAIN = frozenset({"odd", "failing", "pauses", "places"})
+_PLAIN = frozenset({"odd", "failing", "pauses"})
 _PLACES = (b"R:", b"D:", b"B:", b"H:", b"W:")
+_HEADS = b"heads:"
 
 
 class Report(Struct, frozen=True):
@@ -70,6 +71,8 @@ async def _check(calls: Calls, *, mend: bool) -> Report:
 
 async def _parts(calls: Calls) -> AsyncIterator[tuple[str | bytes, list[bytes]]]:
     """Everything that is to be compared, in pieces: what it is, and some of it."""
+    async for part, members in _heads(calls):
+        yield part, members
     for name in _TASKS:
         async for members in _scan(calls, name):
             yield "task", members
@@ -83,6 +86,17 @@ async def _parts(calls: Calls) -> AsyncIterator[tuple[str | bytes, list[bytes]]]
             if place.startswith(_PLACES):
                 async for members in _scan(calls, place):
                     yield place, members
+
+
+async def _heads(calls: Calls) -> AsyncIterator[tuple[str | bytes, list[bytes]]]:
+    """The heads, and what must stand among them. Before the tasks, whose mending has the heads follow."""
+    async for names in _scan_keys(calls):
+        for heads in names:
+            if heads.startswith(_HEADS):
+                async for members in _scan(calls, heads):
+                    yield heads, members
+        if known := [name for name in names if name.startswith((_HEADS, *_PLACES))]:
+            yield "first", known
 
 
 async def _scan(calls: Calls, name: str | bytes) -> AsyncIterator[list[bytes]]:

@@ -1,4 +1,4 @@
--- Makes yields that never failed due, dated back so that they come first. use: base bell layout rows
+-- Makes yields that never failed due, dated back so that they come first. use: base bell layout heads rows
 --
 -- In: now, ids, how far back. Out: the number of rows changed.
 local moment = now - tonumber(ARGV[3])

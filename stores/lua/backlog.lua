@@ -1,4 +1,4 @@
--- One step of counting the rows that could be leased now, by place and priority. use: base layout
+-- One step of counting the rows that could be leased now, by place and priority. use: base layout heads
 --
 -- In: now, patience, steps to make, the place to begin with and the rank in it (empty: from the start).
 -- Out: the place and rank to go on from (empty: done), then place, priority, number and smallest id of each group.
@@ -50,7 +50,7 @@ local function count_due(place, from)
   return last < due and last or nil
 end
 
-local places = call('SMEMBERS', PLACES)
+local places = places_of(KINDS)
 table.sort(places)
 for _, place in ipairs(places) do
   if place >= start and is_place(place) then

@@ -1,4 +1,4 @@
--- Archives active rows as cancelled, whoever holds them. use: base layout rows rules
+-- Archives active rows as cancelled, whoever holds them. use: base layout heads rows rules
 --
 -- In: now, ids. Out: for each the head and the end of its row; two empty texts: no row was active.
 local ids = cmsgpack.unpack(ARGV[2])

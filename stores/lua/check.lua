@@ -1,15 +1,14 @@
--- Compares tasks with the indexes they stand in, and (where asked) mends what differs. use: base layout rows
+-- Compares tasks with the indexes they stand in, and (where asked) mends what differs. use: base layout heads rows
 --
 -- In: now, 1 to mend, a part of the queue, and some of its members.
 -- Out: for each difference its name and the member.
 -- What a task is stands in the hashes body, hold, state and ended. Everything else follows from them: `follow` says
 -- where an id must stand, and the two checks compare, from the task to the indexes and from an index to the task.
 local mends, part, members = ARGV[2] == '1', ARGV[3], { unpack(ARGV, 4) }
-local KINDS = { 'R', 'D', 'B', 'H', 'W' }
 local TYPES = {
   body = 'hash', data = 'hash', hold = 'hash', state = 'hash', ended = 'hash', keys = 'hash', events = 'hash',
   active = 'zset', archive = 'zset', over = 'zset', event_times = 'zset',
-  places = 'set', odd = 'set', failing = 'set', pauses = 'set',
+  odd = 'set', failing = 'set', pauses = 'set',
   last_id = 'string', version = 'string', quiet = 'string',
 }
 local out = {}
@@ -29,7 +28,7 @@ local function set_aside(name, id, value)
 end
 
 local function check_type(name)
-  local kind = TYPES[name] or (is_place(name) and 'zset') or (sub(name, 1, 8) == 'history:' and 'list')
+  local kind = TYPES[name] or ((is_place(name) or sub(name, 1, 6) == 'heads:') and 'zset') or (sub(name, 1, 8) == 'history:' and 'list')
     or (sub(name, 1, 7) == 'caller:' and 'hash')
   local found = call('TYPE', P .. name).ok
   if kind and found ~= 'none' and found ~= kind and differs('holds a ' .. found .. ' and should hold a ' .. kind, name) then
@@ -62,11 +61,13 @@ local function check_sorted(id, index, score)
   end
   local name = not score and 'stands in ' or not found and 'is missing in ' or 'has another score in '
   if differs(name .. sub(index, #P + 1), id) then
+    watch({ [index] = { score, id } }, score)
     if score then
       call('ZADD', index, score, id)
     else
       call('ZREM', index, id)
     end
+    follow_heads()
   end
 end
 
@@ -98,9 +99,6 @@ local function check_row(id, row)
   local key = rest and rest[3] or ''
   if key ~= '' and not call('HGET', KNOWN_KEYS, key) and differs('is missing in keys', id) then
     call('HSET', KNOWN_KEYS, key, id)
-  end
-  if row.active and row.was and call('SISMEMBER', PLACES, row.was) == 0 and differs('its place is unknown', id) then
-    call('SADD', PLACES, row.was)
   end
   if tonumber(id) > (tonumber(call('GET', LAST_ID) or 0) or U32) and differs('is above the last id', id) then
     call('SET', LAST_ID, tonumber(id))
@@ -182,7 +180,54 @@ end
 local function check_place(place, id)
   local wanted = follow(id)
   if call('ZSCORE', P .. place, id) and not (wanted and wanted[P .. place]) and differs('stands in ' .. place, id) then
+    watch({ [P .. place] = true })
     call('ZREM', P .. place, id)
+    follow_heads()
+  end
+end
+
+-- Whether a place, or the heads of a queue, is known by its first row in the set above it.
+local function check_first(name)
+  local kind, queue, above, own
+  if is_place(name) then
+    kind, queue, own = parts_of(name)
+    above = heads_key(kind, queue)
+  else
+    kind, own = queue_of(name)
+    above = kind and heads_key(kind)
+  end
+  local first = above and first_of(P .. name)
+  if not (first and first.member) then
+    return
+  end
+  local head = kind == 'W' and BOUND .. own or head_for(first.member, own)
+  local score = call('ZSCORE', above, head)
+  local right = score == first.score or (kind == 'W' and score and tonumber(score) <= tonumber(first.score))
+  local what = score and 'has another score in ' or 'is missing in '
+  if not right and differs(what .. sub(above, #P + 1), name) then
+    -- a bound is lowered all the way up by what enters
+    watch({ [above] = true, [P .. name] = { first.score, first.member } }, true)
+    call('ZADD', above, first.score, head)
+    follow_heads()
+  end
+end
+
+-- Whether a head is the first row of what it names. A bound names no row, and what it names may be empty since.
+local function check_head(name, head)
+  local kind, queue = queue_of(name)
+  if not kind then
+    kind = sub(name, 7)
+  end
+  local below = queue and P .. kind .. ':' .. queue .. '/' .. name_of(head) or heads_key(kind, name_of(head))
+  local first = first_of(below)
+  local right = first.member and head_for(first.member, name_of(head)) == head
+  if kind == 'W' then
+    right = sub(head, 1, ID_SIZE) == BOUND
+  end
+  if call('ZSCORE', P .. name, head) and not right and differs('stands in ' .. name, head) then
+    watch({ [P .. name] = true })
+    call('ZREM', P .. name, head)
+    follow_heads()
   end
 end
 
@@ -224,12 +269,6 @@ local function check_pause(pause)
   end
 end
 
-local function check_place_name(place)
-  if not is_place(place) and differs('is no place', place) then
-    call('SREM', PLACES, place)
-  end
-end
-
 -- Without a last id the next one is found above all tasks (insert.lua).
 local function check_last_id(name)
   local last = call('GET', LAST_ID)
@@ -249,7 +288,7 @@ end
 
 local checks = {
   type = check_type, task = check_task, key = check_key, event = check_event, event_time = check_event_time,
-  history = check_history, pause = check_pause, place_name = check_place_name, last_id = check_last_id,
+  history = check_history, pause = check_pause, first = check_first, last_id = check_last_id,
 }
 if mends then
   go_on_when_full()
@@ -257,6 +296,8 @@ end
 for _, member in ipairs(members) do
   if checks[part] then
     checks[part](member)
+  elseif sub(part, 1, 6) == 'heads:' then
+    check_head(part, member)
   else
     check_place(part, member)
   end

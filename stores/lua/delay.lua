@@ -1,4 +1,4 @@
--- Delays rows that nobody holds and that wait for nothing but a delay. use: base bell layout rows
+-- Delays rows that nobody holds and that wait for nothing but a delay. use: base bell layout heads rows
 --
 -- In: now, ids, until when. Out: the number of rows found.
 local _, rows = load(cmsgpack.unpack(ARGV[2]))

@@ -1,4 +1,4 @@
--- Adds tasks, all or none. use: base bell layout rows insert
+-- Adds tasks, all or none. use: base bell layout heads rows insert
 --
 -- In: now, floor of ids, caller, slot, sequence, number of tasks, each task (and its payload where it stands apart).
 -- Out: the time, the first id, the answers that are not the next id (insert.lua).

@@ -1,4 +1,4 @@
--- Adds the task of an event, or answers what the event was answered before. use: base bell layout rows insert
+-- Adds the task of an event, or answers what the event was answered before. use: base bell layout heads rows insert
 --
 -- In: now, floor of ids, event id, digest, the task (and its payload where it stands apart).
 -- Out: length of the digest (2 bytes), the digest, the id, the head of the body.

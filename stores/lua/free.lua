@@ -1,4 +1,4 @@
--- Takes rows from their owners. use: base bell layout rows rules
+-- Takes rows from their owners. use: base bell layout heads rows rules
 --
 -- In: now, ids. Out: the number of rows changed.
 local _, rows = load(cmsgpack.unpack(ARGV[2]))

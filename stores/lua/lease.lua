@@ -1,4 +1,4 @@
--- Takes rows, phase by phase, and answers them with their payloads. use: base layout rows rules lanes
+-- Takes rows, phase by phase, and answers them with their payloads. use: base layout heads rows rules lanes
 --
 -- In: now, owner, limit, seconds, patience, max_lost, 1 for due rows first, most bytes of payload, and (msgpack) which
 -- rows: classes, classes left out, queues, ids, ids left out; false: all.
@@ -10,7 +10,7 @@ local max_bytes = tonumber(ARGV[8])
 local classes, without_classes, queues, only, without = unpack(cmsgpack.unpack(ARGV[9]))
 local WINDOW = 1000
 
-local passes = lane_filter(classes, without_classes, queues)
+local filter = lane_filter(classes, without_classes, queues)
 local skip = set_of(without)
 
 -- Ids by priority then id. Few priorities and plain numbers, which Lua sorts fastest.
@@ -46,8 +46,12 @@ local function drop(id, place)
   end
 end
 
-local function due_ids(timed)
-  local ids, places = merge(timed, WINDOW, skip)
+local function due_ids()
+  local bounds = {}
+  for _, kind in ipairs({ 'D', 'B', 'H', 'W' }) do
+    bounds[kind] = now - grace_of(kind, patience)
+  end
+  local ids, places = merge(bounds, WINDOW, filter, skip)
   local priorities = fetch('ZMSCORE', ACTIVE, ids)
   for at, priority in ipairs(priorities) do
     stands[ids[at]] = places[at]
@@ -68,7 +72,7 @@ local function named_ids()
   end
   local _, rows = load(wanted)
   for _, row in ipairs(rows) do
-    if row.active and row.was and passes(row.lane) then
+    if row.active and row.was and filter.lane(row.lane) then
       local kind = sub(row.was, 1, 1)
       if kind == 'R' then
         fresh[#fresh + 1] = row.id
@@ -181,10 +185,8 @@ local function fill(candidates, fresh)
   end
 end
 
-local fresh, timed
 if only then
-  local due
-  fresh, due = named_ids()
+  local fresh, due = named_ids()
   if due_first then
     fill(due)
   end
@@ -193,15 +195,14 @@ if only then
     fill(due)
   end
 else
-  fresh, timed = sources_of(passes, patience)
   if due_first then
-    fill(due_ids(timed))
+    fill(due_ids())
   end
   if #ids < limit and not full then
-    fill(merge(fresh, limit - #ids, skip))
+    fill(merge({ R = U32 }, limit - #ids, filter, skip))
   end
   if not due_first and #ids < limit and not full then
-    fill(due_ids(timed))
+    fill(due_ids())
   end
 end
 write()

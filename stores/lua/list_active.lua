@@ -1,4 +1,4 @@
--- One step through the active rows by priority then id. use: base layout rows wanted
+-- One step through the active rows by priority then id. use: base layout heads rows wanted
 --
 -- In: now, patience, filter, rows to look at, rows wanted, priority and id of the row to go on after (empty: from the
 -- start), rows to skip (only where nothing is filtered but the priority).

@@ -1,4 +1,4 @@
--- One step through the archived rows, newest id first. use: base layout rows wanted
+-- One step through the archived rows, newest id first. use: base layout heads rows wanted
 --
 -- In: now, filter, rows to look at, rows wanted, the id to go on below (empty: from the newest).
 -- Out: the last id looked at (empty: there are no more), then id, head and end of each.

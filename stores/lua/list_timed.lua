@@ -1,4 +1,4 @@
--- One step through the active rows that have a time or are odd, in the order of their places. use: base layout rows wanted
+-- One step through the active rows that have a time or are odd, in the order of their places. use: base layout heads rows wanted
 --
 -- In: now, patience, filter, rows to look at, the place to begin with and the rank in it (empty: from the start), the
 -- priority and id after which rows count and the one up to which (empty: all), rows wanted.
@@ -29,10 +29,10 @@ local function look_at(ids)
 end
 
 local out = { '', '0' }
-local places = call('SMEMBERS', PLACES)
+local places = places_of({ 'D', 'B', 'H', 'W' })
 table.sort(places)
 for _, place in ipairs(places) do
-  if place >= start and is_place(place) and sub(place, 1, 1) ~= 'R' and out[1] == '' then
+  if place >= start and is_place(place) and out[1] == '' then
     local from = place == start and rank or 0
     if budget > 0 then
       local ids = try('ZRANGE', P .. place, from, from + budget - 1) or {}

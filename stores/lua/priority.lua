@@ -1,4 +1,4 @@
--- Sets the priority of active rows. use: base layout rows
+-- Sets the priority of active rows. use: base layout heads rows
 --
 -- In: now, ids, priority. Out: the number of rows found.
 local _, rows = load(cmsgpack.unpack(ARGV[2]))

@@ -1,4 +1,4 @@
--- Moves the expiry of each valid lease, never back. use: base layout rows rules
+-- Moves the expiry of each valid lease, never back. use: base layout heads rows rules
 --
 -- In: now, seconds, leases (msgpack: id, owner, expires).
 -- Out: for each its row (head, hold, state); three empty texts: the lease is lost.

@@ -1,4 +1,4 @@
--- Brings archived tasks back under their ids, ready and without failures. use: base bell layout rows rules
+-- Brings archived tasks back under their ids, ready and without failures. use: base bell layout heads rows rules
 --
 -- In: now, ids, 1 where successful ones come back too.
 -- Out: for each its row (head, hold, state); three empty texts: there was nothing to bring back.

@@ -1,4 +1,4 @@
--- Writes outcomes in their order, a later one sees the earlier ones. use: base bell layout rows rules insert
+-- Writes outcomes in their order, a later one sees the earlier ones. use: base bell layout heads rows rules insert
 --
 -- In: now, floor of ids, 1 where work becomes leasable, outcomes (msgpack), then the follow-ups of all of them.
 -- An outcome: id, owner (false: whoever holds it), expires, kind, and what the kind needs:

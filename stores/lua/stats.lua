@@ -1,12 +1,9 @@
--- Counts of the whole queue. use: base layout
+-- Counts of the whole queue. use: base layout heads
 --
 -- In: now. Out: active without parked ones, held, archived, failing without parked ones.
 local active, failing, held = call('ZCARD', ACTIVE), call('SCARD', FAILING), 0
-for _, place in ipairs(call('SMEMBERS', PLACES)) do
-  local kind = sub(place, 1, 1)
-  if kind == 'H' or kind == 'W' then
-    held = held + (try('ZCOUNT', P .. place, format('%d', now), '+inf') or 0)
-  end
+for _, place in ipairs(places_of({ 'H', 'W' })) do
+  held = held + (try('ZCOUNT', P .. place, format('%d', now), '+inf') or 0)
 end
 for _, id in ipairs(call('SMEMBERS', ODD)) do
   local row = {}

@@ -48,11 +48,4 @@ expect(EVENTS, 'hash')
 delete_tasks(tasks)
 spread('HDEL', EVENTS, events)
 spread('ZREM', EVENT_TIMES, events)
-
--- Places that are empty now are forgotten: a lease asks each one that is known.
-for _, place in ipairs(call('SMEMBERS', PLACES)) do
-  if call('EXISTS', P .. place) == 0 then
-    call('SREM', PLACES, place)
-  end
-end
 return { #tasks, more }

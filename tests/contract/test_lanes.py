@@ -20,6 +20,18 @@ async def test_fresh_work_of_many_classes_and_queues_comes_in_one_order(store: S
     assert seen == wanted
 
 
+async def test_what_comes_later_and_is_more_urgent_overtakes_other_lanes(store: Store) -> None:
+    async def one(task_class: str, priority: int) -> int:
+        (task_id,) = await add(store, NewTask(task_class=task_class, priority=priority))
+        return task_id
+
+    waiting = [await one("A", 5), await one("B", 3)]
+    urgent = [await one("A", 2), await one("B", 1)]
+    moved = await one("A", 9)
+    await store.priority([moved], 0)
+    assert await ready_ids(store) == [moved, *urgent[::-1], *waiting[::-1]]
+
+
 async def test_due_work_of_many_classes_and_queues_comes_in_one_order(store: Store, clock: Clock) -> None:
     ids = await add(store, *MIXED)
     for number, task_id in enumerate(ids):
@@ -28,6 +40,15 @@ async def test_due_work_of_many_classes_and_queues_comes_in_one_order(store: Sto
     assert await ready_ids(store) == [
         task_id for _, task_id in sorted(zip([new.priority for new in MIXED], ids, strict=True))
     ]
+
+
+async def test_a_short_lease_beside_a_long_one_is_over_in_its_own_time(store: Store, clock: Clock) -> None:
+    ids = await add(store, *[NewTask(task_class="A")] * 3)
+    for task_id, seconds in zip(ids, (1000, 5, 2000), strict=True):
+        (task,) = await store.lease(worker(), 1, seconds)
+        assert task.id == task_id
+    clock.advance(500)
+    assert await ready_ids(store) == [ids[1]]
 
 
 async def test_what_is_passed_over_holds_nothing_up(store: Store) -> None:

@@ -36,7 +36,7 @@ def wait_for(what: str, look: Callable[[], Found], seconds: float, *, every: flo
 
 
 class Served:
-    """One process on `folder`, whose SQLite file and ledger outlive it. Settings are named without the prefix."""
+    """One process on `folder`, whose SQLite file and ledger outlive it. Settings lack the prefix; None: not set."""
 
     def __init__(self, folder: Path, *, wrapper: Sequence[str] = (), **settings: object) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class Served:
             "SWEEP_SECONDS": 0.5,
         } | settings
         environ = {name: text for name, text in os.environ.items() if not name.startswith("QUEUE_RUNTIME_")}
-        environ |= {f"QUEUE_RUNTIME_{name}": str(value) for name, value in chosen.items()}
+        environ |= {f"QUEUE_RUNTIME_{name}": str(value) for name, value in chosen.items() if value is not None}
         environ["TEST_LEDGER"] = str(folder / "ledger.jsonl")
         self.process = subprocess.Popen(
             [*wrapper, SCRIPT, "serve"], cwd=folder, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL

@@ -3,68 +3,24 @@
 import asyncio
 import random
 import sqlite3
-import threading
 import time
 from collections import Counter
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from queue_runtime.task import ArchivedTask, Result, Task
 from stores.sqlite import open_store
+from tests.faults.load import Load, everything, left
 from tests.faults.process import Served, archived, enqueue, ledger, let_leases_run_out, wait_for
-
-CLASSES = ("SleepWorker", "ThreadWorker", "FollowWorker", "FlakyWorker")
-PAGE = 1000
-
-
-class Load(threading.Thread):
-    """Enqueues, and leases and completes a class of its own over HTTP, until the server is gone."""
-
-    def __init__(self, served: Served, seed: int) -> None:
-        super().__init__()
-        self._client = served.client()
-        self._random = random.Random(seed)
-        self.accepted: list[int] = []
-        self.completed: list[int] = []
-
-    def run(self) -> None:
-        with self._client:
-            while True:
-                try:
-                    self._step()
-                except (httpx2.TransportError, AssertionError):
-                    return  # cut off in mid-request: nobody knows, so it is not counted
-
-    def _step(self) -> None:
-        data = f'{{"seconds": {self._random.choice((0, 0.01, 0.2))}}}'
-        self.accepted += enqueue(self._client, self._random.choice(CLASSES), data, self._random.choice((1, 1, 20)))
-        self.accepted += enqueue(self._client, "CalledWorker", "x")
-        answer = self._client.post("/api/queue/lease", json={"limit": 2, "taskClasses": ["CalledWorker"]})
-        assert answer.status_code == 200
-        for task in answer.json()["data"]:
-            receipt = {"taskID": task["id"], "duration": 1}
-            if self._client.post("/api/queue/complete", json=receipt).status_code == 200:
-                self.completed.append(task["id"])
 
 
 async def look(folder: Path) -> tuple[dict[int, Task], dict[int, ArchivedTask]]:
-    """All active and all archived tasks of the file, read while no process has it."""
-    active: dict[int, Task] = {}
-    ended: dict[int, ArchivedTask] = {}
+    """All tasks of the file."""
     async with open_store(folder / "queue.sqlite") as store:
-        after = None
-        while rows := await store.list_active(PAGE, after=after):
-            active |= {row.id: row for row in rows}
-            after = (rows[-1].priority, rows[-1].id)
-        before = None
-        while old := await store.list_archived(PAGE, before=before):
-            ended |= {row.id: row for row in old}
-            before = old[-1].id
-    return active, ended
+        return await everything(store)
 
 
 @pytest.mark.parametrize(
@@ -96,19 +52,13 @@ def test_a_kill_at_any_instant_loses_nothing_and_repeats_nothing(tmp_path: Path,
 
     # left alone, everything that our handlers run ends well, each task once
     with serve(SLOTS=200) as served, served.client() as client:
-        wait_for("all is done", lambda: _left(client) == 0, 60 + kills, every=0.2)
+        wait_for("all is done", lambda: left(client) == 0, 60 + kills, every=0.2)
         served.tell_and_wait()
     active, ended = asyncio.run(look(tmp_path))
     assert {task.task_class for task in active.values()} <= {"CalledWorker"}
     assert not active.keys() & ended.keys()
     assert set(accepted) <= active.keys() | ended.keys()
     assert Counter(task.result for task in ended.values()).keys() == {Result.SUCCESS}
-
-
-def _left(client: httpx2.Client) -> int:
-    answer = client.get("/api/queue/tasks", params={"limit": 1, "taskClass": list(CLASSES)})
-    assert answer.status_code == 200, answer.text
-    return len(answer.json()["data"])
 
 
 def test_killed_work_runs_again_within_lease_and_patience_and_two_seconds(tmp_path: Path) -> None:

@@ -29,6 +29,37 @@ REDIS_FAULTS: tuple[Mutant, ...] = (
         "return one.score < other.score",
         "lanes",
     ),
+    lua(
+        "a lane whose first row is gone is where it was",
+        "fragments/heads",
+        "if first.member == was.member and first.score == was.score then",
+        "if was.member then",
+        "lanes",
+        "lease_order",
+    ),
+    lua(
+        "nobody finds what a dead worker held",
+        "fragments/heads",
+        "call('ZADD', heads_key(kind, queue), 'LT', bound, BOUND .. class)",
+        "",
+        "losses",
+    ),
+    lua(
+        "a bound is raised and never lowered",
+        "fragments/heads",
+        "call('ZADD', heads_key(kind, queue), 'LT', bound, BOUND .. class)",
+        "call('ZADD', heads_key(kind, queue), 'GT', bound, BOUND .. class)",
+        "lanes",
+        "due_times",
+        "losses",
+    ),
+    lua(
+        "heads of other classes pass",
+        "fragments/lanes",
+        "until not source.passes or source.passes(source.name)",
+        "until true",
+        "lease_filters",
+    ),
     lua("due rows come first always", "lease", "ARGV[7] == '1'", "true", "lease_order"),
     lua("the window is half as large", "lease", "local WINDOW = 1000", "local WINDOW = 500", "lanes"),
     lua("the bound of bytes counts nothing", "lease", "bytes = bytes + size\n", "", "lease_order"),
@@ -47,7 +78,9 @@ REDIS_FAULTS: tuple[Mutant, ...] = (
         "    if id then",
         "lease_filters",
     ),
-    lua("named ids are leased out of a paused lane", "lease", " and passes(row.lane)", "", "pause", "lease_filters"),
+    lua(
+        "named ids are leased out of a paused lane", "lease", " and filter.lane(row.lane)", "", "pause", "lease_filters"
+    ),
     lua(
         "a pause of a queue is ignored on Redis",
         "fragments/lanes",
@@ -165,7 +198,7 @@ REDIS_FAULTS: tuple[Mutant, ...] = (
     lua("delay takes held rows on Redis", "delay", " and (not row.owner or row.owner == '(delay)')", "", "operators"),
     lua("successes come back unasked", "retry", "(repeats or row.result ~= 0)", "true", "retry"),
     lua("a page repeats its last row", "list_active", "[1] <= id then", "[1] < id then", "lists"),
-    lua("waiting rows count as held", "stats", "if kind == 'H' or kind == 'W' then", "if kind ~= 'R' then", "stats"),
+    lua("waiting rows count as held", "stats", "{ 'H', 'W' }", "{ 'D', 'B', 'H', 'W' }", "stats"),
     lua("an enqueue rings no bell", "enqueue", "ring()\nreturn { now", "return { now", "changed"),
-    lua("rows coming due are not told of", "changed", "if kind ~= 'R' then", "if false then", "changed"),
+    lua("rows coming due are not told of", "changed", "{ 'D', 'B', 'H', 'W' }", "{}", "changed"),
 )

@@ -1,4 +1,4 @@
--- Writes owner and expiry of an active row past the store's rules, and keeps its indexes. use: base layout rows
+-- Writes owner and expiry of an active row past the store's rules, and keeps its indexes. use: base layout heads rows
 --
 -- In: now, id, owner and expiry (empty: none).
 local row = load({ ARGV[2] })[ARGV[2]]

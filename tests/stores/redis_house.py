@@ -1,9 +1,10 @@
 """Servers, stores and loads that the tests of the Redis store share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
+from typing import Any
 
 from redis import Redis
 
@@ -16,6 +17,9 @@ from tests.stores.redis_backdoor import KEYS
 
 _calls = count(1)
 
+BOUND = "~" * 10
+"""What heads have for the id of a row where they are bounds (lua/fragments/heads.lua)."""
+
 
 @contextmanager
 def client_of(server: RedisServer) -> Iterator[Redis]:
@@ -25,6 +29,21 @@ def client_of(server: RedisServer) -> Iterator[Redis]:
         yield client
     finally:
         client.close()
+
+
+def commands(client: Redis) -> dict[str, int]:
+    """How often each command ran since the last reset, in scripts too."""
+    stats = client.info("commandstats")
+    ours = ("cmdstat_info", "cmdstat_config|resetstat")
+    return {name.removeprefix("cmdstat_"): one["calls"] for name, one in stats.items() if name not in ours}
+
+
+async def cost_of(client: Redis, call: Callable[[], Awaitable[object]]) -> dict[str, int]:
+    """The commands of one call: the second one, which whatever it is is not the first."""
+    await call()
+    client.config_resetstat()
+    await call()
+    return commands(client)
 
 
 @asynccontextmanager
@@ -45,6 +64,22 @@ async def add(store: RedisStore, number: int, **fields: object) -> list[int]:
     """Enqueue so many tasks that differ in nothing."""
     new = NewTask(**{"task_class": "A", **fields})  # type: ignore[arg-type]  # a test's shorthand
     return [row.id for row in await store.enqueue([new] * number)]
+
+
+def plant_entries(client: Redis, place: str, entries: dict[str, int]) -> None:
+    """Put entries into a place past the store, and have the heads lead to them."""
+    kind, _, lane = place.partition(":")
+    queue, _, task_class = lane.partition("/")
+    client.zadd(key(place), entries)
+    _follow_first(client, place, f"heads:{kind}:{queue}", task_class)
+    _follow_first(client, f"heads:{kind}:{queue}", f"heads:{kind}", queue)
+
+
+def _follow_first(client: Redis, name: str, above: str, own: str) -> None:
+    first: Any = client.zrange(key(name), 0, 0, withscores=True)
+    ((member, score),) = first
+    row = BOUND if name.startswith("W:") or above == "heads:W" else member[:10].decode()
+    client.zadd(key(above), {row + own: score})
 
 
 async def settle(store: RedisStore, tasks: list[Task], outcome: Outcome | None = None) -> list[Settled]:

@@ -5,12 +5,15 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
+import anyio
 import pytest
 
+from queue_runtime.doorbell import Doorbell
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.task import NewTask, Retry
 from stores import redis_calls, redis_changes, redis_ear
 from stores.redis import RedisStore, open_store
+from stores.redis_calls import Argument
 from tests.servers import RedisServer
 from tests.stores.redis_house import add, client_of, emptied, settle, soon, worker
 from tests.stores.relay import relay_to
@@ -62,6 +65,37 @@ async def test_every_process_hears_of_a_change(
         await add(third, 1)
         async with asyncio.timeout(5):
             assert await asyncio.gather(*waiting) == [True] * 3
+
+
+async def test_whoever_is_rung_for_is_served_before_the_next_look(
+    store: RedisStore, other: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server runs one script at a time, and a look in front of the lease is time that a task waits."""
+    monkeypatch.setattr(redis_changes, "_SELDOM", 60.0)
+    await quiet(store)
+    asked: list[str] = []
+    script = store.calls.script
+
+    async def note(name: str, *arguments: Argument, repeatable: bool = False) -> object:
+        asked.append(name)
+        return await script(name, *arguments, repeatable=repeatable)
+
+    monkeypatch.setattr(store.calls, "script", note)
+    bell, stop = Doorbell(), anyio.Event()
+
+    async def work() -> None:
+        await bell.wait(bell.count, 20)
+        await store.lease(worker(), 1, 60)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(bell.listen, store, stop)
+        group.start_soon(work)
+        await asyncio.sleep(0.02)
+        asked.clear()
+        await add(other, 1)
+        await soon(lambda: len(asked) > 1)
+        stop.set()
+    assert asked == ["lease", "changed"]
 
 
 async def test_one_change_is_one_ring(store: RedisStore, other: RedisStore) -> None:

@@ -70,15 +70,19 @@ DAMAGE: dict[str, tuple[Callable[[Redis], object], dict[str, int]]] = {
     ),
     "a task stands in a strange lane": (
         lambda client: client.zadd(key("R:default/B"), {one(3): 2000}),
-        {"stands in R:default/B": 1},
+        {"stands in R:default/B": 1, "is missing in heads:R:default": 1},
     ),
     "a wrong priority": (
         lambda client: client.zadd(key("R:default/A"), {one(3): 1}),
-        {"has another score in R:default/A": 1},
+        {
+            "has another score in R:default/A": 1,
+            "is missing in heads:R:default": 1,
+            "stands in heads:R:default": 1,
+        },
     ),
     "a wrong time": (
         lambda client: client.zadd(key("B:default/A"), {one(2): 1}),
-        {"has another score in B:default/A": 1},
+        {"has another score in B:default/A": 1, "has another score in heads:B:default": 1},
     ),
     "not listed as active": (lambda client: client.zrem(key("active"), one(3)), {"is missing in active": 1}),
     "not listed as archived": (lambda client: client.zrem(key("archive"), one(6)), {"is missing in archive": 1}),
@@ -91,9 +95,37 @@ DAMAGE: dict[str, tuple[Callable[[Redis], object], dict[str, int]]] = {
     "a failure that is not counted": (lambda client: client.srem(key("failing"), one(2)), {"is missing in failing": 1}),
     "a failure that is none": (lambda client: client.sadd(key("failing"), one(3)), {"stands in failing": 1}),
     "an odd task that is none": (lambda client: client.sadd(key("odd"), one(3)), {"stands in odd": 1}),
-    "a place that nobody knows": (
-        lambda client: client.srem(key("places"), "D:default/A"),
-        {"its place is unknown": 1},
+    "a lane that nobody finds": (
+        lambda client: client.zrem(key("heads:D:default"), f"{one(4)}A"),
+        {"is missing in heads:D:default": 1, "stands in heads:D": 1},
+    ),
+    "a queue that nobody finds": (
+        lambda client: client.zrem(key("heads:D"), f"{one(4)}default"),
+        {"is missing in heads:D": 1},
+    ),
+    "a bound that is too late": (
+        lambda client: client.zadd(key("heads:W:default"), {"~~~~~~~~~~A": 2**31}),
+        {"has another score in heads:W:default": 1},
+    ),
+    "a bound that names a row": (
+        lambda client: client.zadd(key("heads:W:default"), {f"{one(1)}A": 2**31}),
+        {"stands in heads:W:default": 1},
+    ),
+    "a held task that nobody finds": (
+        lambda client: client.delete(key("heads:W"), key("heads:W:default")),
+        {"is missing in heads:W:default": 1},
+    ),
+    "a head of an empty lane": (
+        lambda client: client.zadd(key("heads:R:default"), {f"{one(77)}B": 5000}),
+        {"stands in heads:R:default": 1},
+    ),
+    "a head that is not the first": (
+        lambda client: client.zadd(key("heads:R:default"), {f"{one(3)}A": 2000}),
+        {"stands in heads:R:default": 1},
+    ),
+    "a head of another queue": (
+        lambda client: client.zadd(key("heads:R"), {f"{one(3)}other": 2000}),
+        {"stands in heads:R": 1},
     ),
     "a key that is forgotten": (lambda client: client.hdel(key("keys"), "k"), {"is missing in keys": 1}),
     "a key of no task": (lambda client: client.hset(key("keys"), "other", one(77)), {"key of no task": 1}),
@@ -102,7 +134,7 @@ DAMAGE: dict[str, tuple[Callable[[Redis], object], dict[str, int]]] = {
     "ids that would be used again": (lambda client: client.set(key("last_id"), 8), {"is above the last id": 1}),
     "all indexes": (
         lambda client: client.delete(
-            *[key(name) for name in ("active", "archive", "over", "failing", "places", "R:default/A", "W:default/A")]
+            *[key(name) for name in ("active", "archive", "over", "failing", "R:default/A", "W:default/A")]
         ),
         {
             "is missing in active": 6,
@@ -111,7 +143,7 @@ DAMAGE: dict[str, tuple[Callable[[Redis], object], dict[str, int]]] = {
             "is missing in failing": 1,
             "is missing in R:default/A": 2,
             "is missing in W:default/A": 1,
-            "its place is unknown": 6,
+            "stands in heads:R:default": 1,
         },
     ),
 }

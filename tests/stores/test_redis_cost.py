@@ -12,7 +12,7 @@ from stores import redis_lists, redis_rows
 from stores.redis import RedisStore, open_store
 from tests.clock import START, Clock
 from tests.servers import RedisServer
-from tests.stores.redis_house import add, assert_whole, client_of, drain, emptied, settle, worker
+from tests.stores.redis_house import add, assert_whole, client_of, commands, cost_of, drain, emptied, settle, worker
 
 Call = Callable[[RedisStore], Awaitable[object]]
 
@@ -25,19 +25,9 @@ async def store(redis_server: RedisServer, clock: Clock) -> AsyncIterator[RedisS
         yield store
 
 
-def commands(client: Redis) -> dict[str, int]:
-    """How often each command ran, in scripts too."""
-    stats = client.info("commandstats")
-    ours = ("cmdstat_info", "cmdstat_config|resetstat")
-    return {name.removeprefix("cmdstat_"): one["calls"] for name, one in stats.items() if name not in ours}
-
-
 async def cost(client: Redis, store: RedisStore, call: Call) -> dict[str, int]:
     """The commands of one call."""
-    await call(store)  # whatever it is, the second one is not the first
-    client.config_resetstat()
-    await call(store)
-    return commands(client)
+    return await cost_of(client, lambda: call(store))
 
 
 async def lease_ten(store: RedisStore) -> None:

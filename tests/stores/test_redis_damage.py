@@ -84,7 +84,8 @@ async def settle_all(store: RedisStore, outcome: Complete | Fail) -> None:
 
 KEYS_OF_THE_QUEUE = (
     *("body", "data", "hold", "state", "ended", "keys", "events", "active", "archive", "over", "event_times"),
-    *("places", "odd", "failing", "pauses", "last_id", "version", "quiet"),
+    *("odd", "failing", "pauses", "last_id", "version", "quiet"),
+    *("heads:R", "heads:R:default", "heads:W", "heads:B:default"),
     *("R:default/A", "W:default/A", "B:default/A", f"history:{one(3)}"),
 )
 
@@ -96,7 +97,7 @@ async def test_a_key_of_another_type_is_an_outage_that_the_doctor_ends(
     """No call ends in a raw error, and none leaves a half behind."""
     await fill(store)
     client.delete(key(name))
-    if name in ("places", "pauses", "odd", "failing"):
+    if name in ("pauses", "odd", "failing"):
         client.set(key(name), "x")
     else:
         client.sadd(key(name), "x")
@@ -134,9 +135,12 @@ JUNK: dict[str, Callable[[Redis], object]] = {
     "a due entry": lambda client: client.zadd(key("B:default/A"), {"junk": 1}),
     "an odd entry": lambda client: client.sadd(key("odd"), "junk"),
     "a failing entry": lambda client: client.sadd(key("failing"), "junk"),
-    "bytes that are no text": lambda client: client.sadd(key("places"), b"\xff"),
-    "a place": lambda client: client.sadd(key("places"), "junk"),
-    "a place without a queue": lambda client: client.sadd(key("places"), "D:junk"),
+    "bytes that are no text": lambda client: client.zadd(key("heads:D:default"), {b"\xff" * 20: 1}),
+    "a head of a lane": lambda client: client.zadd(key("heads:R:default"), {"junk": 1}),
+    "a head of a queue": lambda client: client.zadd(key("heads:R"), {"junk": 1}),
+    "heads of nothing": lambda client: client.zadd(key("heads:junk"), {"junk": 1}),
+    "heads of a lane that is not there": lambda client: client.zadd(key("heads:B:other"), {f"{one(3)}A": 1}),
+    "no heads": lambda client: client.delete(key("heads:R"), key("heads:R:default")),
     "a pause": lambda client: client.sadd(key("pauses"), "junk"),
     "a key": lambda client: client.hset(key("keys"), "new", "junk"),
     "a key of a task without one": lambda client: client.hset(key("keys"), "new", one(1)),

@@ -12,7 +12,7 @@ from stores.redis import RedisStore
 from tests.clock import Clock
 from tests.contract.steps import OUTCOMES, UNKNOWN_IDS
 from tests.servers import RedisServer
-from tests.stores.redis_house import add, assert_whole, client_of, drain, emptied, key, settle, worker
+from tests.stores.redis_house import add, assert_whole, client_of, drain, emptied, key, plant_entries, settle, worker
 
 
 @pytest.fixture
@@ -93,8 +93,7 @@ async def test_an_index_entry_without_a_task_is_not_leased_and_goes(
 ) -> None:
     ids = await add(store, 3)
     with client_of(redis_server) as client:
-        client.zadd(key(place), {"0000000900": 0, "0000000901": 0})
-        client.sadd(key("places"), place)
+        plant_entries(client, place, {"0000000900": 0, "0000000901": 0})
         assert await drain(store) == ids
         await store.lease(worker(), 9, 60)
         assert client.zcard(key(place)) == 0

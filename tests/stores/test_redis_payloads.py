@@ -69,9 +69,9 @@ async def test_a_row_that_is_no_text_is_archived_and_the_others_run(
                 client.hset(key("body"), name, body.replace(b"payload", b"\xff\xfe\xfd\xfc\xfb\xfa\xf9"))
             case "class":
                 client.hset(key("body"), name, body.replace(b"BadClass", b"Bad\xff\xff\xff\xff\xff"))
-                place = b"R:default/Bad\xff\xff\xff\xff\xff"
-                client.zadd(key("").encode() + place, {name: 2000})
-                client.sadd(key("places"), place)
+                strange = b"Bad\xff\xff\xff\xff\xff"
+                client.zadd(key("R:default/").encode() + strange, {name: 2000})
+                client.zadd(key("heads:R:default"), {name.encode() + strange: 2000})
                 client.zrem(key("R:default/BadClass"), name)
             case "rest":
                 client.hset(key("body"), name, body.replace(b"PHID-bad", b"PHID-\xff\xff\xff"))

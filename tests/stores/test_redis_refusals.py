@@ -10,12 +10,14 @@ import pytest
 from redis import Redis
 
 from queue_runtime.errors import InvalidRequest, StoreFull, StoreUnavailable, StoreUnusable
+from queue_runtime.settler import Settler
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import Complete, Lease, NewTask, Outcome, Pause, PauseKind, Retry, Settlement, Yield
 from stores import redis_calls, redis_link
 from stores.redis import RedisStore, open_store
 from stores.redis_doctor import examine
 from tests.clock import Clock
+from tests.runtime.test_settler import Answers, serving
 from tests.servers import RedisServer
 from tests.stores.redis_house import add, assert_whole, client_of, drain, emptied, key, settle, soon, worker
 from tests.stores.relay import relay_to
@@ -76,11 +78,11 @@ async def test_a_replica_is_an_outage_until_it_is_a_master_again(
 
 async def test_a_node_of_a_cluster_says_where_the_queue_is() -> None:
     """MOVED: all keys of a queue are in one slot, so there is one other server to ask."""
-    with cluster_node() as one, cluster_node() as other:
+    with RedisServer.cluster_node() as one, RedisServer.cluster_node() as other:
         slot = int(ask(one, "CLUSTER", "KEYSLOT", "{queue-runtime}:"))
         ask(one, "CLUSTER", "ADDSLOTS", *[other for other in range(16384) if other != slot])
         ask(other, "CLUSTER", "ADDSLOTS", slot)
-        ask(one, "CLUSTER", "MEET", other.host, other.port, other.arguments[-1])
+        ask(one, "CLUSTER", "MEET", other.host, other.port, other.bus_port)
         for server in (one, other):
             await soon(lambda server=server: "cluster_state:ok" in ask(server, "CLUSTER", "INFO"))
         async with open_store(one.url) as store:
@@ -89,11 +91,6 @@ async def test_a_node_of_a_cluster_says_where_the_queue_is() -> None:
             assert await store.changed(1.0) is True
             await assert_whole(store)
         assert int(ask(one, "DBSIZE")) == 0
-
-
-def cluster_node() -> RedisServer:
-    """A node, not started. The port for its neighbours would by default be one that the kernel gives to clients."""
-    return RedisServer("--cluster-enabled", "yes", "--cluster-port", str(RedisServer().port))
 
 
 def ask(server: RedisServer, *words: object) -> str:
@@ -156,6 +153,27 @@ async def test_a_full_server_refuses_new_tasks_and_lets_work_end() -> None:
             client.config_set("maxmemory", 0)
             await store.ping()
             assert len(await add(store, 1)) == 1
+            await assert_whole(store)
+
+
+async def test_on_a_full_server_followups_keep_no_other_outcome_from_being_written() -> None:
+    with RedisServer() as server, client_of(server) as client:
+        async with emptied(server) as store:
+            await add(store, 3)
+            first, second, third = [Lease(row.id, row.lease_owner or "") for row in await store.lease(worker(), 3, 60)]
+            client.config_set("maxmemory", 1)
+            async with serving(Settler(store)) as settler:
+                answers = Answers(settler)
+                answers.submit(first, Complete(followups=[NewTask(task_class="Child")]))
+                answers.submit(second)
+                await soon(lambda: second.task_id in answers.verdicts)
+                answers.submit(third)
+                await soon(lambda: third.task_id in answers.verdicts)
+                assert settler.unwritten_ids == [first.task_id]
+                client.config_set("maxmemory", 0)
+                await soon(lambda: first.task_id in answers.verdicts)
+            assert set(answers.verdicts.values()) == {"settled"}
+            assert [row.task_class for row in await store.list_active(9)] == ["Child"]
             await assert_whole(store)
 
 

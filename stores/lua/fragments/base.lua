@@ -7,7 +7,8 @@
 --   state    id -> counts, times, priority and spent receipts, once one of them is no longer as enqueued
 --   ended    id -> how it ended; a task with this is archived, one without is active
 --   active   ids of active tasks by priority       archive  ids of archived tasks by id     over  the same by time
---   places   names of the sorted sets that an active task may stand in (see place_of)
+--   R:<lane> and others   the sorted sets that an active task may stand in (see place_of)
+--   heads:<kind>, heads:<kind>:<queue>   the first row of each of these (heads.lua)
 --   odd      active tasks that nobody may lease: parked, or an owner without an expiry
 --   failing  active tasks that have failed
 --   history:<id>  its error history                pauses   stop signs that every lease obeys
@@ -18,7 +19,7 @@
 local P = KEYS[1]
 local BODY, DATA, HOLD, STATE, ENDED = P .. 'body', P .. 'data', P .. 'hold', P .. 'state', P .. 'ended'
 local ACTIVE, ARCHIVE, OVER = P .. 'active', P .. 'archive', P .. 'over'
-local PLACES, ODD, FAILING, PAUSES = P .. 'places', P .. 'odd', P .. 'failing', P .. 'pauses'
+local ODD, FAILING, PAUSES = P .. 'odd', P .. 'failing', P .. 'pauses'
 local LAST_ID, KNOWN_KEYS, EVENTS, EVENT_TIMES = P .. 'last_id', P .. 'keys', P .. 'events', P .. 'event_times'
 
 local U32 = 4294967295

@@ -1,54 +1,64 @@
 -- Which lanes a lease may take from, and their rows in one order. A lane is `queue/class`; no queue has a slash.
 
--- Whether a lane passes: classes, classes left out and queues that were asked for (false: all), and the pauses.
+-- What passes: classes, classes left out and queues that were asked for (false: all), and the pauses.
 local function lane_filter(classes, without_classes, queues)
   local paused = set_of(call('SMEMBERS', PAUSES))
   classes, queues, without_classes = classes and set_of(classes), queues and set_of(queues), set_of(without_classes)
-  return function(lane)
+  local filter = {}
+  function filter.queue(queue)
+    return not paused['all:'] and not paused['queue:' .. queue] and (not queues or queues[queue])
+  end
+  function filter.class(class)
+    return not paused['class:' .. class] and not without_classes[class] and (not classes or classes[class])
+  end
+  function filter.lane(lane)
     local slash = string.find(lane, '/', 1, true)
-    if not slash then
-      return false
-    end
-    local queue, class = sub(lane, 1, slash - 1), sub(lane, slash + 1)
-    return not paused['all:'] and not paused['class:' .. class] and not paused['queue:' .. queue]
-      and (not classes or classes[class]) and not without_classes[class] and (not queues or queues[queue])
+    return slash and filter.queue(sub(lane, 1, slash - 1)) and filter.class(sub(lane, slash + 1))
   end
-end
-
--- The places that hold rows of these lanes, as sources for `merge`: ready ones, and those with a time.
-local function sources_of(passes, patience)
-  local ready, timed, known = {}, {}, {}
-  for _, place in ipairs(call('SMEMBERS', PLACES)) do
-    local kind, lane = sub(place, 1, 1), sub(place, 3)
-    if known[lane] == nil then
-      known[lane] = passes(lane) or false
-    end
-    if known[lane] and kind == 'R' then
-      ready[#ready + 1] = { place = place, bound = U32 }
-    elseif known[lane] and is_place(place) then
-      timed[#timed + 1] = { place = place, bound = now - grace_of(kind, patience) }
+  if classes then
+    filter.classes = {}
+    for class in pairs(classes) do
+      filter.classes[#filter.classes + 1] = class
     end
   end
-  return ready, timed
+  return filter
 end
 
--- Move a source to its next row; false: it has no more within its bound.
+-- ---- sources: sorted sets that are read as far as they are needed. Those of heads lead to others.
+
+local function source_of(key, kind, bound, chunk)
+  local rows = try('ZRANGE', key, 0, chunk - 1, 'WITHSCORES')
+  local source = { key = key, kind = kind, bound = bound, chunk = chunk, rank = 0, at = -1 }
+  source.rows, source.empty = rows or {}, rows and #rows == 0
+  proven[key] = #source.rows > 0
+  return source
+end
+
+-- Move a source to its next row that passes; false: it has no more within its bound.
 local function advance(source)
-  source.at = source.at + 2
-  if source.at > #source.rows then
-    if #source.rows < 2 * source.chunk then
+  repeat
+    source.at = source.at + 2
+    if source.at > #source.rows then
+      if #source.rows < 2 * source.chunk then
+        return false
+      end
+      source.rank = source.rank + source.chunk
+      source.chunk = math.min(source.chunk * 4, 1000)
+      source.rows = call('ZRANGE', source.key, source.rank, source.rank + source.chunk - 1, 'WITHSCORES')
+      source.at = 1
+      if #source.rows == 0 then
+        return false
+      end
+    end
+    source.id, source.score = source.rows[source.at], tonumber(source.rows[source.at + 1])
+    if source.score > source.bound then
       return false
     end
-    source.rank = source.rank + source.chunk
-    source.chunk = math.min(source.chunk * 4, 1000)
-    source.rows = call('ZRANGE', P .. source.place, source.rank, source.rank + source.chunk - 1, 'WITHSCORES')
-    source.at = 1
-    if #source.rows == 0 then
-      return false
+    if source.passes then
+      source.head, source.id, source.name = source.id, sub(source.id, 1, ID_SIZE), name_of(source.id)
     end
-  end
-  source.id, source.score = source.rows[source.at], tonumber(source.rows[source.at + 1])
-  return source.score <= source.bound
+  until not source.passes or source.passes(source.name)
+  return true
 end
 
 local function is_before(one, other)
@@ -75,34 +85,101 @@ local function sift_down(heap, at)
   heap[at] = source
 end
 
--- The first `wanted` rows of all sources by score then id, without those to skip: ids, and the place of each.
--- Each source is read as far as it is needed, so what stands behind costs nothing.
-local function merge(sources, wanted, skip)
-  local heap, ids, places = {}, {}, {}
-  for _, source in ipairs(sources) do
-    source.chunk = #sources == 1 and math.min(wanted, 1000) or 8
-    source.rank, source.at = 0, -1
-    source.rows = try('ZRANGE', P .. source.place, 0, source.chunk - 1, 'WITHSCORES') or {}
-    proven[P .. source.place] = #source.rows > 0
-    if #source.rows > 0 and advance(source) then
-      heap[#heap + 1] = source
+-- Add a source, if it has a row, and put it where it belongs among those above it.
+local function add(heap, source)
+  if not advance(source) then
+    return
+  end
+  local at = #heap + 1
+  while at > 1 and is_before(source, heap[math.floor(at / 2)]) do
+    heap[at] = heap[math.floor(at / 2)]
+    at = math.floor(at / 2)
+  end
+  heap[at] = source
+end
+
+-- Move the first source on, and put it where it belongs now.
+local function step(heap)
+  if not advance(heap[1]) then
+    heap[1] = heap[#heap]
+    heap[#heap] = nil
+  end
+  if #heap > 1 then
+    sift_down(heap, 1)
+  end
+end
+
+-- ---- the merge
+
+-- The first `wanted` rows of these kinds (kind -> the last score that counts) by score then id, without those to skip:
+-- ids, and the place of each. A lane is read when its head is the next row, so one whose turn does not come costs
+-- nothing; nor do lanes that do not pass, but for those that are named to be left out.
+local function merge(bounds, wanted, filter, skip)
+  local heap, ids, places, known = {}, {}, {}, {}
+  local FEW = 8
+
+  -- What was found where a head led to: nothing, or for a bound perhaps something that comes later.
+  local function correct(heads, source)
+    if source.empty then
+      later('ZREM', heads.key, heads.head)
+    elseif source.kind == 'W' and source.rows[2] and tonumber(source.rows[2]) > heads.score then
+      later('ZADD', heads.key, source.rows[2], heads.head)
     end
   end
-  for at = math.floor(#heap / 2), 1, -1 do
-    sift_down(heap, at)
+
+  local function add_lane(heads, kind, queue, class, alone)
+    local place = kind .. ':' .. queue .. '/' .. class
+    if known[place] then
+      return
+    end
+    known[place] = true
+    local chunk = alone and #heap == 0 and math.min(wanted - #ids, 1000) or FEW
+    local source = source_of(P .. place, kind, bounds[kind], chunk)
+    source.place = place
+    if heads then
+      correct(heads, source)
+    end
+    add(heap, source)
+  end
+
+  local function add_queue(heads, kind, queue)
+    local key, classes = heads_key(kind, queue), filter.classes
+    if classes and 3 * #classes < (try('ZCARD', key) or 0) then
+      for _, class in ipairs(classes) do
+        if filter.class(class) then
+          add_lane(nil, kind, queue, class, #classes == 1)
+        end
+      end
+      return
+    end
+    local source = source_of(key, kind, bounds[kind], FEW)
+    source.queue, source.passes = queue, filter.class
+    correct(heads, source)
+    add(heap, source)
+  end
+
+  for kind, bound in pairs(bounds) do
+    local source = source_of(heads_key(kind), kind, bound, FEW)
+    source.passes = filter.queue
+    add(heap, source)
   end
   while #ids < wanted and #heap > 0 do
     local source = heap[1]
-    if not skip[source.id] then
-      ids[#ids + 1] = source.id
-      places[#places + 1] = source.place
-    end
-    if not advance(source) then
-      heap[1] = heap[#heap]
-      heap[#heap] = nil
-    end
-    if #heap > 1 then
-      sift_down(heap, 1)
+    if source.place then
+      if not skip[source.id] then
+        ids[#ids + 1] = source.id
+        places[#places + 1] = source.place
+      end
+      step(heap)
+    else
+      local found = { key = source.key, head = source.head, score = source.score }
+      local name = source.name
+      step(heap)
+      if source.queue then
+        add_lane(found, source.kind, source.queue, name, true)
+      else
+        add_queue(found, source.kind, name)
+      end
     end
   end
   return ids, places

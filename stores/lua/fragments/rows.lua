@@ -45,7 +45,6 @@ end
 -- ---- changes, which `write` stores
 
 local changed = {}
-local entered = {}
 local pending = { ZREM = {}, HDEL = {}, SREM = {}, ZADD = {}, HSET = {}, SADD = {}, RPUSH = {} }
 local TYPES = {
   ZREM = 'zset', ZADD = 'zset', HDEL = 'hash', HSET = 'hash', SREM = 'set', SADD = 'set', RPUSH = 'list',
@@ -75,7 +74,6 @@ end
 
 local function enter(id, place, score)
   if place then
-    entered[place] = true
     later('ZADD', P .. place, score, id)
   else
     later('SADD', ODD, id)
@@ -161,9 +159,8 @@ local function write()
       change_ended(row)
     end
   end
-  for place in pairs(entered) do
-    later('SADD', PLACES, place)
-  end
+  watch(pending.ZREM)
+  watch(pending.ZADD, true)
   if not expect_types() then
     return
   end
@@ -175,6 +172,7 @@ local function write()
   flush('HSET')
   flush('SADD')
   flush('RPUSH')
+  follow_heads()
   for history in pairs(pending.RPUSH) do
     call('LTRIM', history, -MAX_HISTORY, -1)
   end

@@ -49,7 +49,7 @@ local function drop(queue, entry, id)
   call('XACK', P .. queue, group, entry)
   call('XDEL', P .. queue, entry)
   local known, from, class = sent_as(id)
-  if known == entry then
+  if known == entry and from == queue then  -- entries of two streams may have one number
     forget(id, from, class)
   end
 end

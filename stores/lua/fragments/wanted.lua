@@ -19,10 +19,10 @@ local function shown_state(row, patience)
     return 'parked'
   end
   if not row.expires then
-    return row.owner and 'leased' or 'ready'
-  end
-  local kind = sub(place_of(row.owner, row.expires, '', 0), 1, 1)
-  if row.expires <= now - grace_of(kind, patience) then
+    if not row.owner then
+      return 'ready'
+    end
+  elseif row.expires <= now - grace_of(sub(place_of(row.owner, row.expires, '', 0), 1, 1), patience) then
     return 'ready'
   end
   return (not row.owner or is_sentinel(row.owner)) and 'waiting' or 'leased'
