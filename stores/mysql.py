@@ -4,7 +4,7 @@ What it keeps beside Phorge's columns is in the companion database. The rules ar
 `operating`; how rows are locked and written in the modules beside this; the statements in `sql/mysql.sql`.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -60,6 +60,7 @@ class MysqlStore:
         self._candidates = Candidates()
         self._cursor = mysql_sweep.Cursor()
         self._backlog = BacklogCache()
+        self._estimate = mysql_counts.Estimate()
 
     async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
         tasks = list(tasks)
@@ -206,7 +207,7 @@ class MysqlStore:
         return await self._sessions.play("history", lambda session: mysql_lists.history(session, ids))
 
     async def stats(self) -> QueueStats:
-        return await self._sessions.play("stats", mysql_counts.stats)
+        return await self._estimate.get(lambda: self._sessions.play("stats", mysql_counts.stats))
 
     async def backlog(self) -> list[Backlog]:
         return await self._backlog.get(lambda: self._sessions.play("backlog", mysql_counts.backlog))
@@ -249,13 +250,18 @@ async def _try_writing(session: Session) -> None:
 
 @asynccontextmanager
 async def open_store(
-    settings: MysqlSettings, options: StoreOptions = StoreOptions(), *, skip_locked: bool = True
+    settings: MysqlSettings,
+    options: StoreOptions = StoreOptions(),
+    *,
+    skip_locked: bool = True,
+    password_now: Callable[[], str] | None = None,
 ) -> AsyncIterator[MysqlStore]:
     """Open the store. The server need not be there yet: each call says so by StoreUnavailable until it is.
 
-    `skip_locked` False forbids SKIP LOCKED even where the server has it.
+    `skip_locked` False forbids SKIP LOCKED even where the server has it. `password_now` is asked at each connect, where
+    the account's password may change while the store is open; else it is that of the settings.
     """
-    pool = Pool(settings, options, skip_locked=skip_locked)
+    pool = Pool(settings, options, skip_locked=skip_locked, password_now=password_now)
     try:
         yield MysqlStore(Sessions(pool, options), options)
     finally:

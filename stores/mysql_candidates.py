@@ -7,7 +7,7 @@ next call of the same filter, so that rare rows behind a long queue are reached 
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -142,8 +142,8 @@ class Candidates:
         count: int,
         *,
         first: Sequence[Row] | None = None,
-    ) -> list[int]:
-        """Ids of up to `count` rows of phase 1, in its order. `first` is the answer of first_step."""
+    ) -> list[Place]:
+        """Priority and id of up to `count` rows of phase 1, in its order. `first` is the answer of first_step."""
         walk = _Walk(session, wanted, without, count)
         await walk.on(_HEAD, EXAMINED // 5, first)
         if walk.found_enough or walk.at_end:
@@ -153,10 +153,11 @@ class Candidates:
             return await self._walk_on(wanted, walk, walk.place)
         if await self._rows_of(session, wanted.classes) <= EXAMINED:
             return await self._of_classes(session, wanted, without, count)
-        by_class = _ClassWalk(session, wanted, frozenset(without).union(walk.found), count - len(walk.found))
+        found = {task_id for _, task_id in walk.found}
+        by_class = _ClassWalk(session, wanted, found.union(without), count - len(found))
         return walk.found + await self._walk_on(wanted, by_class, ("", 0))
 
-    async def _walk_on(self, wanted: LeaseFilter, walk: "_Walk", start: Place) -> list[int]:
+    async def _walk_on(self, wanted: LeaseFilter, walk: "_Walk", start: Place) -> list[Place]:
         """Walk on from where the last call of this filter stopped."""
         await walk.on(self._left.resume(wanted, start), EXAMINED)
         if not walk.found_enough:
@@ -175,15 +176,15 @@ class Candidates:
 
     async def _of_classes(
         self, session: Session, wanted: LeaseFilter, without: Collection[int], count: int
-    ) -> list[int]:
+    ) -> list[Place]:
         limit = EXAMINED if wanted.by_queue else count + len(without)
         rows = await session.rows("ready_of_classes", names=wanted.classes or (), limit=limit, **wanted.values)
-        return [row[_ID] for row in rows if row[_ID] not in without and wanted.passes(row)][:count]
+        return _passing([row for row in rows if row[_ID] not in without], wanted)[:count]
 
     async def due(
         self, session: Session, wanted: LeaseFilter, without: Collection[int], now: int, count: int
-    ) -> list[int]:
-        """Ids of up to `count` rows of phase 2, in its order: first those due longest, by priority among WINDOW."""
+    ) -> list[Place]:
+        """Up to `count` rows of phase 2, in its order: first those due longest, by priority among WINDOW."""
         asked = {"now": now, "without": without or (0,), "count": WINDOW if wanted.by_queue else count, **wanted.values}
         found, place, at_end = await self._due_step(session, wanted, asked, (-1, 0), _DUE_HEAD)
         if len(found) >= count or at_end:
@@ -201,7 +202,7 @@ class Candidates:
     @staticmethod
     async def _due_step(
         session: Session, wanted: LeaseFilter, asked: Mapping[str, Value], start: Place, limit: int
-    ) -> tuple[list[int], Place, bool]:
+    ) -> tuple[list[Place], Place, bool]:
         """What passes among so many rows from a place on; where that ends, and whether there are no more."""
         part = {"now": asked["now"], "after_expires": start[0], "after_id": start[1], "limit": limit}
         rows, ends = await session.trip(session.fill("due_step", **{**asked, **part}), session.fill("due_end", **part))
@@ -209,8 +210,8 @@ class Candidates:
         return _passing(rows.rows, wanted), (last >> 32, last & U32), examined < limit
 
 
-def _passing(rows: Sequence[Row], wanted: LeaseFilter) -> list[int]:
-    return [row[_ID] for row in rows if wanted.passes(row)]
+def _passing(rows: Sequence[Row], wanted: LeaseFilter) -> list[Place]:
+    return [(row[_PRIORITY], row[_ID]) for row in rows if wanted.passes(row)]
 
 
 class _Walk:
@@ -222,7 +223,7 @@ class _Walk:
         self._without = without
         self._count = count
         self._examined = 0
-        self.found: list[int] = []
+        self.found: list[Place] = []
         self.place: Place = _HEAD
         self.at_end = False
 
@@ -255,7 +256,7 @@ class _Walk:
                 return
             self.place = self._place_of(row)
             if row[_EXPIRES] is None and row[_ID] not in self._without and self._wanted.passes(row):
-                self.found.append(row[_ID])
+                self.found.append((row[_PRIORITY], row[_ID]))
 
 
 class _ClassWalk(_Walk):
@@ -271,13 +272,13 @@ class _ClassWalk(_Walk):
         return row[_CLASS], row[_ID]
 
 
-def of_ids(wanted: LeaseFilter, rows: Sequence[Row], without: Collection[int]) -> tuple[list[int], list[int]]:
+def of_ids(wanted: LeaseFilter, rows: Sequence[Row], without: Collection[int]) -> tuple[list[Place], list[Place]]:
     """Those of named rows (`candidates_of`) that are ready and those that are due, each in the order of its phase."""
     passing = [row for row in rows if row[_ID] not in without and wanted.passes(row)]
-    ready = _by_priority([row for row in passing if not row[_DUE]], len(rows))
-    return ready, _by_priority([row for row in passing if row[_DUE]][:WINDOW], len(rows))
+    ready = [row for row in passing if not row[_DUE]]
+    due = [row for row in passing if row[_DUE]][:WINDOW]
+    return _by_priority(ready), _by_priority(due)
 
 
-def _by_priority(rows: Sequence[Row], count: int) -> list[int]:
-    key: Callable[[Row], Place] = lambda row: (row[_PRIORITY], row[_ID])  # noqa: E731
-    return [row[_ID] for row in sorted(rows, key=key)[:count]]
+def _by_priority(rows: Sequence[Row]) -> list[Place]:
+    return sorted((row[_PRIORITY], row[_ID]) for row in rows)

@@ -17,14 +17,16 @@ TABLES = frozenset({"task_extra", "attempt", "idempotency", "event", "pause", "m
 _log = structlog.get_logger()
 
 
-async def prepare(connection: Connection, settings: MysqlSettings) -> bool:
-    """Make the companion where it is missing; False where this account cannot have one.
+async def prepare(connection: Connection, settings: MysqlSettings, *, make: bool = True) -> bool:
+    """Make the companion where it is missing; False where this account cannot have one, or none shall be made.
 
     Raises StoreUnavailable where a newer release has made it.
     """
     try:
         version = await found_version(connection, settings)
         if version < SCHEMA_VERSION:
+            if not make:
+                return False
             await _create(connection, settings)
     except ServerError as error:
         if error.number not in DENIED:

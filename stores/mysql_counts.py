@@ -1,7 +1,8 @@
 """Counts on MySQL, and facts about the server and its tables. No statement here locks anything, or may run for long."""
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 
 from queue_runtime.task import Backlog, QueueStats
@@ -18,6 +19,11 @@ FOREIGN = 1000
 
 LATELY = 3600
 """Seconds for which the lease owners of ended tasks are of interest."""
+
+_SHARE = 20
+"""An estimate is good for this many times as long as it took, at most _LONGEST seconds."""
+
+_LONGEST = 5.0
 
 _NATIVE_OWNER = re.compile(r"\d+:\d+:(.*):\d+")
 """`pid:epoch:host:sequence`"""
@@ -39,6 +45,25 @@ async def stats(session: Session) -> QueueStats:
         failed=failed - parked_failed,
         estimated=max(active, archived, failed, held) > EXACT,
     )
+
+
+class Estimate:
+    """Keeps counts that are estimates anyway for a while: to count again costs the server, and makes them no truer."""
+
+    def __init__(self) -> None:
+        self._answer: QueueStats | None = None
+        self._until = 0.0
+
+    async def get(self, count: Callable[[], Awaitable[QueueStats]]) -> QueueStats:
+        """The last answer while it is good, else a new one of `count`."""
+        asked_at = time.monotonic()
+        if self._answer is None or asked_at >= self._until:
+            answer = await count()
+            took = time.monotonic() - asked_at
+            self._answer = answer if answer.estimated else None
+            self._until = asked_at + min(took * _SHARE, _LONGEST)
+            return answer
+        return self._answer
 
 
 def _estimated(counted: int, statistic: int | None) -> int:

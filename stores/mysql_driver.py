@@ -6,22 +6,24 @@ times faster.
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 from pymysql.constants import CLIENT
 
-from stores.mysql_errors import translate
+from stores.mysql_errors import Kind, ServerError, translate
 from stores.mysql_settings import MysqlSettings
 
-T = TypeVar("T")
 Row = tuple[Any, ...]
 """As the driver gives it: text as str, VARBINARY as bytes. Goes no further than the stores/mysql modules."""
 
 TRIP_SECONDS = 30.0
 """Longest time for one trip. Beyond it the server hangs or the network swallows packets."""
+
+_TLS_FAILED = 2026
 
 _FLAGS = CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS
 
@@ -96,10 +98,43 @@ async def connect(settings: MysqlSettings) -> Connection:
         async with asyncio.timeout(settings.connect_seconds):
             return await (_asyncmy(settings) if settings.driver == "asyncmy" else _aiomysql(settings))
     except Exception as error:
-        failure = translate(error, connecting=True)
+        failure = _of_tls(error, settings) or translate(error, connecting=True)
         if failure is None:
             raise
         raise failure from error
+
+
+def _of_tls(error: BaseException, settings: MysqlSettings) -> ServerError | None:
+    """What to say where TLS was asked for and could not be set up."""
+    if settings.tls_ca is None:
+        return None
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__
+    if cause is None and not isinstance(error, _NoTlsError):
+        return None
+    sentence = f"TLS could not be set up: {cause or error} (QUEUE_RUNTIME_MYSQL_TLS_CA is {settings.tls_ca})"
+    return ServerError(Kind.AWAY, _TLS_FAILED, sentence)
+
+
+class _NoTlsError(Exception):
+    """The server offers no TLS."""
+
+
+@cache
+def _never_plain(driver: type[Any]) -> type[Any]:
+    """A driver's connection that would rather not log in than do it in the clear where TLS was asked for.
+
+    aiomysql goes on without a word when the server, or somebody in between, says that it has no TLS.
+    """
+
+    class NeverPlain(driver):  # type: ignore[misc]
+        async def _request_authentication(self) -> None:
+            if self._ssl_context is not None and not self.server_capabilities & CLIENT.SSL:
+                raise _NoTlsError("the server offers none")
+            await super()._request_authentication()
+
+    return NeverPlain
 
 
 async def _aiomysql(settings: MysqlSettings) -> Connection:
@@ -111,22 +146,22 @@ async def _aiomysql(settings: MysqlSettings) -> Connection:
         async def _show_warnings(self, conn: object) -> None:
             return None
 
-    return Connection(await _opened(aiomysql.connect(**_arguments(settings), db=None)), QuietCursor)
+    raw = _never_plain(aiomysql.Connection)(**_arguments(settings))
+    await raw._connect()
+    return Connection(raw, QuietCursor)
 
 
 async def _asyncmy(settings: MysqlSettings) -> Connection:
-    import asyncmy  # noqa: PLC0415
+    from asyncmy.connection import Connection as AsyncmyConnection  # noqa: PLC0415
     from asyncmy.cursors import Cursor  # noqa: PLC0415
 
     class QuietCursor(Cursor):
         async def _show_warnings(self, *_: object) -> None:
             return None
 
-    return Connection(await _opened(asyncmy.connect(**_arguments(settings))), QuietCursor)
-
-
-async def _opened(opening: Awaitable[T]) -> T:
-    return await opening
+    raw = _never_plain(AsyncmyConnection)(**_arguments(settings))
+    await raw.connect()
+    return Connection(raw, QuietCursor)
 
 
 def _arguments(settings: MysqlSettings) -> dict[str, Any]:

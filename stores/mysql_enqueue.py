@@ -10,7 +10,7 @@ from stores.answers import answer_text, answered_task
 from stores.mysql_errors import Kind, ServerError
 from stores.mysql_inbox import inbox_task, inbox_text
 from stores.mysql_rows import Phids
-from stores.mysql_session import Session, Sessions, Undecided
+from stores.mysql_session import LOCKED_SECONDS, Session, Sessions, Undecided
 from stores.mysql_text import Sql, literal, row_literal
 
 _EXTRAS = {"queue": "a queue", "idempotency_key": "an idempotency key", "max_attempts": "a maximum of attempts"}
@@ -39,15 +39,16 @@ class Enqueue:
 
     async def run(self) -> list[Task]:
         """The rows. Where the answer of the COMMIT is lost it looks for them, so that nothing is inserted twice."""
-        tries = 0
-        while True:
-            try:
-                return await self._sessions.play("enqueue", self._work)
-            except Undecided as doubt:
-                tries += 1
-                if tries == _TRIES:
-                    raise
-                await self._sessions.bury(doubt)
+        async with self._sessions.enqueueing():
+            tries = 0
+            while True:
+                try:
+                    return await self._sessions.play("enqueue", self._work, seconds=LOCKED_SECONDS)
+                except Undecided as doubt:
+                    tries += 1
+                    if tries == _TRIES:
+                        raise
+                    await self._sessions.bury(doubt)
 
     async def _work(self, session: Session) -> list[Task]:
         if self._tried is not None:

@@ -5,6 +5,7 @@ Everything a caller gets is read and decoded before the COMMIT that takes it.
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
+from itertools import takewhile
 
 from queue_runtime.task import (
     LOST_MESSAGE,
@@ -21,9 +22,10 @@ from queue_runtime.task import (
 )
 from stores.lease_request import LeaseRequest
 from stores.ledger import attempt_entry, ended_task
-from stores.mysql_candidates import Candidates, LeaseFilter, of_ids
+from stores.mysql_candidates import WINDOW, Candidates, LeaseFilter, of_ids
 from stores.mysql_driver import Row
 from stores.mysql_ledger import archived_literal, attempts, valid_ids, with_fresh_extras
+from stores.mysql_left import Place
 from stores.mysql_rows import (
     ACTIVE_WIDTH,
     CREATED,
@@ -44,7 +46,7 @@ from stores.spent_receipts import first_unspent
 
 _DATA, _SIZE = ACTIVE_WIDTH, ACTIVE_WIDTH + 1
 _PICKS = 20
-"""How often one phase is asked again because rows of its answer had to be set aside, or others had taken them."""
+"""How often one phase is asked in vain: rows of its answer had to be set aside, or others had taken or locked them."""
 
 UNREADABLE = "an object PHID of the row is not UTF-8 text, or its payload is missing"
 
@@ -84,6 +86,10 @@ class _Leasing:
         self._now = 0
         self._bytes = 0
         self._full = False
+        self._tries = 0
+        """how often this phase may yet be asked in vain"""
+        self._stride = 0
+        """how many candidates it tries to lock at once"""
         self._seen: set[int] = set()
         self._kept: list[tuple[Row, str]] = []
         self._lost: list[Row] = []
@@ -154,6 +160,7 @@ class _Leasing:
             phases = [partial(self._ready, wanted, first), partial(self._due, wanted)]
         for phase in reversed(phases) if self._request.due_first else phases:
             if self._room > 0:
+                self._tries, self._stride = _PICKS, self._room
                 await phase()
 
     @property
@@ -217,37 +224,55 @@ class _Leasing:
 
     async def _from_candidates(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:
         """Search without locks, then lock what was found."""
-        for _ in range(_PICKS):
-            room = self._room
-            if room <= 0:
+        count = self._room
+        while self._wants_more:
+            seen = self._without | self._seen
+            places = await self._candidates.ready(self._session, wanted, seen, count, first=first)
+            await self._lock("lock_ready", places)
+            if len(places) < count:
                 return
-            ids = await self._candidates.ready(self._session, wanted, self._without | self._seen, room, first=first)
-            self._seen.update(ids)
-            await self._lock("lock_ready", ids)
-            if len(ids) < room:
-                return
-            first = None
+            count, first = self._more(count), None
 
     async def _due(self, wanted: LeaseFilter) -> None:
-        for _ in range(_PICKS):
-            room = self._room
-            if room <= 0:
+        count = self._room
+        while self._wants_more:
+            seen = self._without | self._seen
+            places = await self._candidates.due(self._session, wanted, seen, self._now, count)
+            await self._lock("lock_due", places)
+            if len(places) < count:
                 return
-            ids = await self._candidates.due(self._session, wanted, self._without | self._seen, self._now, room)
-            if not ids:
-                return
-            self._seen.update(ids)
-            await self._lock("lock_due", ids)
-            if len(ids) < room:
-                return
+            count = self._more(count)
 
-    async def _lock(self, statement: str, ids: Sequence[int]) -> None:
-        """Lock those of the candidates that are still free, room by room."""
+    @property
+    def _wants_more(self) -> bool:
+        """Whether this phase goes on."""
+        return self._room > 0 and self._tries > 0
+
+    def _more(self, count: int) -> int:
+        """How many candidates to ask for next: somebody had locked the last ones, and may have locked many."""
+        return max(self._room, min(4 * count, WINDOW))
+
+    async def _lock(self, statement: str, places: Sequence[Place]) -> None:
+        """Lock those of the candidates that are still free, in their order, as many as there is room for.
+
+        Where somebody else has them all it tries more and more at once, but only such of one priority: the server looks
+        for the first free ones among them by id.
+        """
         start = 0
-        while start < len(ids) and (room := self._room) > 0:
-            chosen = sorted(ids[start : start + room])
-            start += room
-            await self._sift(await self._session.rows(statement, ids=chosen, now=self._now))
+        while start < len(places) and self._wants_more:
+            room = self._room
+            chosen = places[start : start + self._stride]
+            if self._stride > room:
+                chosen = list(takewhile(lambda place, first=chosen[0]: place[0] == first[0], chosen))  # type: ignore[misc]
+            ids = sorted(task_id for _, task_id in chosen)
+            rows = await self._session.rows(statement, ids=ids, now=self._now, limit=room)
+            tried = ids if len(rows) < room else ids[: ids.index(max(row[ID] for row in rows)) + 1]
+            start += len(tried)
+            self._seen.update(tried)
+            kept = len(self._kept)
+            await self._sift(rows)
+            self._stride = self._room if rows else 2 * self._stride
+            self._tries -= len(self._kept) == kept
 
     async def _sift(self, rows: Sequence[Row]) -> None:
         """Keep rows, in order and with their payloads, up to the bound of bytes."""

@@ -86,14 +86,28 @@ async def with_fresh_extras(session: Session, rows: Mapping[int, Row]) -> dict[i
     return {task_id: (*row[:QUEUE], *found.get(task_id, nothing), *row[SPENT + 1 :]) for task_id, row in rows.items()}
 
 
-async def load_archived(session: Session, task_ids: Iterable[int]) -> tuple[Ledger, dict[int, Phids]]:
-    """Begin a transaction that locks the archived rows of these ids, waiting for them; and their PHIDs as stored."""
+class LoadedArchive(Struct, frozen=True):
+    """A ledger of archived rows, their PHIDs as stored, and the ids whose rows somebody else has locked."""
+
+    ledger: Ledger
+    stored: dict[int, Phids]
+    locked: frozenset[int]
+
+
+async def load_archived(session: Session, task_ids: Iterable[int], *, wait: bool) -> LoadedArchive:
+    """Begin a transaction that locks the archived rows of these ids. `wait` as in `load`."""
     ids = valid_ids(task_ids)
-    answers = await session.begin(session.fill("time", now=session.now), session.fill("lock_archived", ids=ids))
+    answers = await session.begin(
+        session.fill("time", now=session.now), session.fill("wait_archived" if wait else "lock_archived", ids=ids)
+    )
     rows, routes = answers[1].rows, session.options.routes
+    stored = {row[0]: archived_phids(row) for row in rows}
+    locked: frozenset[int] = frozenset()
+    if missing := [task_id for task_id in ids if task_id not in stored]:
+        locked = frozenset(row[0] for row in await session.rows("see_archived", ids=missing))
     spent = {row[0]: row[ARCHIVED_SPENT] for row in rows}
     ledger = Ledger(int(answers[0].rows[0][0]), (), [archived_task(row, routes) for row in rows], spent)
-    return ledger, {row[0]: archived_phids(row) for row in rows}
+    return LoadedArchive(ledger, stored, locked)
 
 
 def changes(session: Session, loaded: Loaded, *, replace: bool = False) -> list[str]:

@@ -6,13 +6,15 @@ neither the second driver nor a look at the server.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+
+from msgspec.structs import replace
 
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import StoreOptions
 from stores.mysql_driver import Connection, connect
-from stores.mysql_server import SESSION, Server, look
+from stores.mysql_server import SESSION, SHADOW_SESSION, Server, look
 from stores.mysql_settings import MysqlSettings
 from stores.mysql_text import literal
 
@@ -29,9 +31,18 @@ ROOM_SECONDS = 10.0
 class Pool:
     """Connections to one server, opened when they are needed, at most `settings.connections` of them."""
 
-    def __init__(self, settings: MysqlSettings, options: StoreOptions, *, skip_locked: bool) -> None:
+    def __init__(
+        self,
+        settings: MysqlSettings,
+        options: StoreOptions,
+        *,
+        skip_locked: bool,
+        password_now: Callable[[], str] | None = None,
+    ) -> None:
         self.settings = settings
+        self._password_now = password_now or (lambda: settings.password)
         self._options = options
+        self._session = SHADOW_SESSION if options.read_only else SESSION
         self._skip_locked = skip_locked
         self._room = asyncio.Semaphore(settings.connections)
         self._idle: list[tuple[Connection, float]] = []
@@ -73,9 +84,9 @@ class Pool:
             if now - since <= IDLE_SECONDS:
                 return connection
             connection.abort()
-        connection = await connect(self.settings)
+        connection = await connect(replace(self.settings, password=self._password_now()))
         try:
-            await connection.run(f"{SESSION}; SELECT GET_LOCK({literal(connection.name)}, 0)")
+            await connection.run(f"{self._session}; SELECT GET_LOCK({literal(connection.name)}, 0)")
         except BaseException:
             connection.abort()
             raise

@@ -37,6 +37,9 @@ SESSION = (
 )
 """What every session of ours is set to."""
 
+SHADOW_SESSION = SESSION.replace("READ WRITE", "READ ONLY")
+"""The same where nothing may be written: the server itself refuses it then."""
+
 _log = structlog.get_logger()
 
 
@@ -65,10 +68,11 @@ async def look(connection: Connection, settings: MysqlSettings, options: StoreOp
     (facts,) = (await connection.run("SELECT VERSION(), @@max_allowed_packet, @@version_comment"))[0].rows
     version = str(facts[0])
     tables = await found_tables(connection, settings)
-    companion = await mysql_companion.prepare(connection, settings)
+    companion = await mysql_companion.prepare(connection, settings, make=not options.read_only)
     skips_locked = skip_locked and can_skip_locked(version)
     filled = statements(settings, options, companion=companion, skips_locked=skips_locked)
-    await _lift_counter(connection, filled)
+    if not options.read_only:
+        await _lift_counter(connection, filled)
     if not skips_locked:
         _log.info("the server cannot skip locked rows: leases read first and lock then", version=version)
     return Server(

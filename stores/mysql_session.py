@@ -5,8 +5,8 @@ A transaction is a function of a session that may be called again from the start
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from random import uniform
 from typing import TypeVar
@@ -23,6 +23,9 @@ from stores.mysql_text import Sql, Value, literal
 T = TypeVar("T")
 REPLAY_SECONDS = 10.0
 """How long a transaction is played again after deadlocks and lock waits."""
+
+LOCKED_SECONDS = 50.0
+"""How long a call waits for a row without which it cannot be, as long as MySQL's own clients do by default."""
 
 RECONNECTS = 3
 """How often a transaction is played again on another connection because its own was gone before the commit."""
@@ -106,6 +109,17 @@ class Session:
             await self.trip("ROLLBACK")
             self._connection.in_transaction = False
 
+    @asynccontextmanager
+    async def waiting(self, seconds: int) -> AsyncIterator[None]:
+        """A block in which a statement waits so long for a row that somebody else has locked."""
+        if seconds != LOCK_WAIT:
+            await self.trip(f"SET SESSION innodb_lock_wait_timeout = {seconds}")
+        try:
+            yield
+        finally:
+            if seconds != LOCK_WAIT and not self._connection.closed:
+                await self.trip(f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}")
+
     async def draw_ids(self, count: int, *, patience: int = LOCK_WAIT) -> tuple[int, int]:
         """The first id of a block of this many, and the time. Waits for the counter for `patience` seconds.
 
@@ -114,13 +128,8 @@ class Session:
         """
         assert not self._connection.in_transaction, "ids are drawn outside a transaction"
         draw = self.fill("draw_ids", count=count), self.fill("time", now=self.now)
-        if patience != LOCK_WAIT:
-            await self.trip(f"SET SESSION innodb_lock_wait_timeout = {patience}")
-        try:
+        async with self.waiting(patience):
             drawn, time = await self.trip(*draw)
-        finally:
-            if patience != LOCK_WAIT and not self._connection.closed:
-                await self.trip(f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}")
         if drawn.affected == 1 and drawn.insert_id:  # there was no counter: in an old install its first ids are in use
             (lifted,) = await self.trip(self.fill("lift_counter"))
             if lifted.affected:
@@ -149,17 +158,25 @@ class Sessions:
     def __init__(self, pool: Pool, options: StoreOptions) -> None:
         self._pool = pool
         self._options = options
+        connections = pool.settings.connections
+        self._enqueues = asyncio.Semaphore(max(connections // 2, 1))
+        self.waits = asyncio.Semaphore(connections // 4)
+        """For waits at the server for rows that somebody else has locked; who finds no room looks again and again."""
+
         self.write_refused = False
         """whether the server took no writes when it was last asked to"""
         self._ghosts: set[str] = set()
         """connections lost in mid-transaction: their locks stay for as long as the server does not notice"""
 
-    async def play(self, operation: str, work: Callable[[Session], Awaitable[T]]) -> T:
+    async def play(
+        self, operation: str, work: Callable[[Session], Awaitable[T]], *, seconds: float = REPLAY_SECONDS
+    ) -> T:
         """Play a transaction, again where it was surely rolled back. Raises StoreUnavailable where nobody knows.
 
-        A lost connection is replaced at once as long as no COMMIT was on its way.
+        After a deadlock or a lock wait it is played again for up to `seconds`. A lost connection is replaced at once as
+        long as no COMMIT was on its way.
         """
-        until = time.monotonic() + REPLAY_SECONDS
+        until = time.monotonic() + seconds
         reconnects = 0
         replays = 0
         while True:
@@ -198,6 +215,22 @@ class Sessions:
                 reason = f"{self._pool.settings.address}: {failure}"
                 raise Undecided(operation, reason, session.connection_name) from failure
             raise for_caller(failure, operation, self._pool.settings.address) from failure
+
+    @asynccontextmanager
+    async def enqueueing(self) -> AsyncIterator[None]:
+        """A block that enqueues. They get half of the connections, and wait for them for up to LOCKED_SECONDS.
+
+        So where somebody holds the id counter for long, enqueues wait, and nothing else.
+        """
+        try:
+            async with asyncio.timeout(LOCKED_SECONDS):
+                await self._enqueues.acquire()
+        except TimeoutError:
+            raise StoreUnavailable("enqueue", "enqueues before it take their time") from None
+        try:
+            yield
+        finally:
+            self._enqueues.release()
 
     async def _end_ghosts(self, session: Session) -> None:
         """Kill connections that were lost in mid-transaction, where the server still has them."""

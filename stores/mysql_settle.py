@@ -4,11 +4,13 @@ A row that somebody else has locked is not lost: it is BUSY, and the caller send
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import structlog
 
+from queue_runtime.errors import StoreUnavailable
 from queue_runtime.task import (
     DEFAULT_PRIORITY,
     Complete,
@@ -25,7 +27,7 @@ from stores.mysql_enqueue import again_if_taken, insert, known_answers, new_rows
 from stores.mysql_errors import LOCK_WAIT_OVER, Kind, ServerError
 from stores.mysql_ledger import Loaded, changes, load, load_archived, renewals, revivals, valid_ids
 from stores.mysql_rows import ID, active_task
-from stores.mysql_session import Session, Sessions
+from stores.mysql_session import LOCKED_SECONDS, Session, Sessions
 
 T = TypeVar("T")
 BUSY = Settled(Verdict.BUSY)
@@ -35,6 +37,12 @@ COUNTER_PATIENCE = 1
 
 _RENEW_PAUSES = (0.01, 0.03, 0.1, 0.2)
 """Seconds between the tries to renew rows that somebody else has locked."""
+
+_PAUSE = 0.05
+"""Seconds until rows that somebody else had locked are asked for again."""
+
+_WAIT = 1
+"""Seconds for which a try waits at the server. So long it may hold the other rows of its call."""
 
 _log = structlog.get_logger()
 
@@ -98,10 +106,6 @@ class Settle:
         return [BUSY if one.task_id in busy else next(rest) for one in self._settlements], followups
 
 
-def _has_followups(settlement: Settlement) -> bool:
-    return isinstance(settlement.outcome, Complete) and bool(settlement.outcome.followups)
-
-
 async def renew(sessions: Sessions, leases: Sequence[Lease], seconds: int) -> list[Task | None]:
     """Move the expiry of each valid lease, never back.
 
@@ -140,45 +144,79 @@ async def _renew(session: Session, leases: Sequence[Lease], seconds: int) -> tup
 
 
 Rule = Callable[[Ledger, Sequence[int]], T]
+Try = Callable[[Session, bool], Awaitable[tuple[T, frozenset[int]]]]
+"""A transaction: its answer, and the rows that somebody else has locked: where there are any, it has changed nothing.
+
+With True it waits for them.
+"""
 
 
 async def change(sessions: Sessions, operation: str, task_ids: Iterable[int], rule: Rule[T]) -> T:
-    """Apply an operator's rule to the rows of these ids, in one transaction.
-
-    Where somebody else has locked one of them it begins again and waits, for all of them together. Where that takes too
-    long nothing is changed, and it raises StoreUnavailable.
-    """
+    """Apply an operator's rule to the rows of these ids, all together, in one transaction; see `_patiently`."""
     ids = valid_ids(task_ids)
 
-    async def work(session: Session, *, wait: bool) -> tuple[T, frozenset[int]]:
+    async def attempt(session: Session, wait: bool) -> tuple[T, frozenset[int]]:
         loaded = await load(session, ids, wait=wait, fresh=True)
         answer = rule(loaded.ledger, ids)
         if not loaded.locked and (statements := changes(session, loaded, replace=True)):
             await session.commit(*statements)
         return answer, loaded.locked
 
-    answer, locked = await sessions.play(operation, lambda session: work(session, wait=False))
-    if locked:
-        answer, _ = await sessions.play(operation, lambda session: work(session, wait=True))
-    return answer
+    return await _patiently(sessions, operation, attempt)
 
 
 async def retry(sessions: Sessions, task_ids: Sequence[int], *, repeat: bool) -> list[Task | None]:
-    """Bring archived tasks back."""
+    """Bring archived tasks back; see `_patiently`."""
 
-    async def work(session: Session) -> list[Task | None]:
-        ledger, stored = await load_archived(session, task_ids)
-        ids = valid_ids(stored)
+    async def attempt(session: Session, wait: bool) -> tuple[list[Task | None], frozenset[int]]:
+        loaded = await load_archived(session, task_ids, wait=wait)
+        if loaded.locked:
+            return [], loaded.locked
+        ids = valid_ids(loaded.stored)
         # of an id that was issued twice the active one stays
         active = {row[ID] for row in await session.rows("see_rows", ids=ids)} if ids else set()
-        free = iter(operating.retry(ledger, [one for one in task_ids if one not in active], repeat=repeat))
+        free = iter(operating.retry(loaded.ledger, [one for one in task_ids if one not in active], repeat=repeat))
         revived = [None if one in active else next(free) for one in task_ids]
         tasks = [task for task in revived if task is not None]
         try:
             if tasks:
-                await session.commit(*revivals(session, ledger, tasks, stored))
+                await session.commit(*revivals(session, loaded.ledger, tasks, loaded.stored))
         except ServerError as error:
             raise again_if_taken(error) from error
-        return revived
+        return revived, loaded.locked
 
-    return await sessions.play("retry", work)
+    return await _patiently(sessions, "retry", attempt)
+
+
+async def _patiently(sessions: Sessions, operation: str, attempt: Try[T]) -> T:
+    """Try until none of the rows is locked by somebody else; then all is done in one go.
+
+    Between two tries it has neither a connection nor a lock, so one locked row holds up only who asks for that row. A
+    few at a time wait at the server, where rows that are never free all at once can be had one after the other. Raises
+    StoreUnavailable, with nothing changed, where a row stays locked for LOCKED_SECONDS.
+    """
+    until = time.monotonic() + LOCKED_SECONDS
+    while True:
+        answer, locked = await sessions.play(operation, lambda session: attempt(session, False))
+        if not locked:
+            return answer
+        if time.monotonic() > until:
+            raise StoreUnavailable(operation, f"task {min(locked)} is locked by somebody else")
+        if not sessions.waits.locked():
+            async with sessions.waits:
+                waited = await sessions.play(operation, lambda session: _wait(session, attempt))
+            if waited is not None and not waited[1]:
+                return waited[0]
+        await asyncio.sleep(_PAUSE)
+
+
+async def _wait(session: Session, attempt: Try[T]) -> tuple[T, frozenset[int]] | None:
+    """The answer of a try that waits for locked rows; None where that took too long."""
+    async with session.waiting(_WAIT):
+        try:
+            return await attempt(session, True)
+        except ServerError as error:
+            if error.number != LOCK_WAIT_OVER:
+                raise
+            await session.end()
+            return None

@@ -3,6 +3,7 @@
 async with Proxy(server.socket) as proxy:
     store = open_store(socket=proxy.socket)            # or host and proxy.port
     proxy.break_at({2: Fault.LOSE_REPLY})              # the second trip from now on
+    proxy.break_at({2: After(1)})                      # of that trip, after its first statement
 """
 
 import asyncio
@@ -12,9 +13,10 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from enum import Enum, auto
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from tests.scratch import new_folder
+from tests.statements import first
 
 CHUNK = 2**16
 
@@ -46,6 +48,15 @@ class Fault(Enum):
         return self in {Fault.STRAND_REQUEST, Fault.STRAND_REPLY, Fault.LATE}
 
 
+class After(NamedTuple):
+    """The server does only the first so many statements of the trip (a query of MySQL); then both see the line break.
+
+    Nothing happens at a trip that has no more statements than that.
+    """
+
+    statements: int
+
+
 class Way(Enum):
     """A direction."""
 
@@ -74,8 +85,9 @@ class Proxy:
         """trips begun so far"""
         self.fired: list[int] = []
         """trips of the plan that were broken"""
-        self._plan: dict[int, Fault] = {}
+        self._plan: dict[int, Fault | After] = {}
         self._armed_at = 0
+        self._word: tuple[bytes, Fault] | None = None
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._delivered = asyncio.Event()
@@ -104,12 +116,17 @@ class Proxy:
 
     # ---- what a test does to the line
 
-    def break_at(self, plan: Mapping[int, Fault]) -> None:
+    def break_at(self, plan: Mapping[int, Fault | After]) -> None:
         """Break these trips, counted from 1 and from now on over all lines. Forgets an earlier plan."""
         self._plan = dict(plan)
         self._armed_at = self.trips
         self.fired = []
         self._delivered = asyncio.Event()
+
+    def break_when(self, request: bytes, fault: Fault) -> None:
+        """Break the next trip whose request has this in it."""
+        self.break_at({})
+        self._word = request, fault
 
     def deliver(self) -> None:
         """Let requests go that are LATE or on HOLD."""
@@ -137,11 +154,16 @@ class Proxy:
 
     # ---- the inside
 
-    def next_trip(self) -> Fault | None:
+    def next_trip(self, request: bytes) -> Fault | After | None:
         """A trip begins; what happens to it."""
         self.trips += 1
         number = self.trips - self._armed_at
         fault = self._plan.get(number)
+        if self._word is not None and self._word[0] in request:
+            fault = self._word[1]
+            self._word = None
+        if isinstance(fault, After) and first(request, fault.statements) is None:
+            return None
         if fault is not None:
             self.fired.append(number)
         return fault
@@ -198,7 +220,7 @@ class _Link:
         self._from_client, self._to_client = client
         self._from_server, self._to_server = server
         self._answered = True
-        self._fault: Fault | None = None
+        self._fault: Fault | After | None = None
         self.closed = False
 
     async def pass_requests(self) -> None:
@@ -207,7 +229,10 @@ class _Link:
             while data := await self._from_client.read(CHUNK):
                 if self._answered:
                     self._answered = False
-                    self._fault = self._proxy.next_trip()
+                    self._fault = self._proxy.next_trip(data)
+                if isinstance(self._fault, After):
+                    self._send_last(first(data, self._fault.statements) or b"")
+                    return
                 if not await self._request_goes_on():
                     return
                 if await self._proxy.passes(Way.REQUESTS):
@@ -215,8 +240,13 @@ class _Link:
                     await self._to_server.drain()
                 if self._fault is Fault.LATE:
                     return
-        if self._fault is None or not self._fault.strands:
+        if not isinstance(self._fault, Fault) or not self._fault.strands:
             self.close()
+
+    def _send_last(self, request: bytes) -> None:
+        """Send this and no more: the server does it, answers, and then sees the end of the line."""
+        self._to_server.write(request)
+        self._to_server.write_eof()
 
     async def _request_goes_on(self) -> bool:
         match self._fault:
@@ -239,6 +269,8 @@ class _Link:
             while data := await self._from_server.read(CHUNK):
                 self._answered = True
                 match self._fault:
+                    case After():
+                        continue
                     case Fault.LOSE_REPLY:
                         break
                     case Fault.STRAND_REPLY:

@@ -50,7 +50,7 @@ leaseExpires <= :now AND (
 -- As task.state_of.
 CASE
     WHEN a.leaseOwner IN ('gorge-completion-pending', 'gorge-failure-pending') THEN 'parked'
-    WHEN a.leaseExpires IS NULL THEN IF(a.leaseOwner IS NULL, 'ready', 'leased')
+    WHEN a.leaseOwner IS NULL AND a.leaseExpires IS NULL THEN 'ready'
     WHEN a.leaseExpires <= :now AND (a.leaseOwner IS NULL OR a.leaseOwner = '(delay)') THEN 'ready'
     WHEN a.leaseExpires < :now - IF(a.leaseOwner LIKE 'qr:%', {patience}, 0)
         AND a.leaseOwner IS NOT NULL AND a.leaseOwner <> '(delay)' THEN 'ready'
@@ -226,16 +226,18 @@ SELECT {columns}, {payload} FROM (
 ORDER BY a.priority, a.id;
 
 -- name: lock_ready
--- In: ids, now. Those of the candidates that are still ready and that nobody has locked.
+-- In: ids, now, limit. The first of the candidates, by id, that are still ready and that nobody has locked.
 SELECT {columns}, {payload} FROM (
-    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) AND {ready} FOR UPDATE {skip_locked}
+    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) AND {ready}
+    ORDER BY id LIMIT :limit FOR UPDATE {skip_locked}
 ) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}
 ORDER BY a.priority, a.id;
 
 -- name: lock_due
--- In: ids, now.
+-- In: ids, now, limit.
 SELECT {columns}, {payload} FROM (
-    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) AND {due} FOR UPDATE {skip_locked}
+    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) AND {due}
+    ORDER BY id LIMIT :limit FOR UPDATE {skip_locked}
 ) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}
 ORDER BY a.priority, a.id;
 
@@ -352,7 +354,13 @@ SELECT {columns} FROM {worker}.worker_activetask a FORCE INDEX (PRIMARY) {extras
 SELECT {archive_columns} FROM {worker}.worker_archivetask a FORCE INDEX (PRIMARY) {extras} WHERE a.id IN (:ids);
 
 -- name: lock_archived
--- In: ids, now. Archived rows, for a retry.
+-- In: ids. Archived rows, for a retry: those that nobody else has locked.
+SELECT {archive_columns} FROM (
+    SELECT * FROM {worker}.worker_archivetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE {skip_locked}
+) a {extras};
+
+-- name: wait_archived
+-- The same, but waits for rows that somebody else has locked.
 SELECT {archive_columns} FROM (
     SELECT * FROM {worker}.worker_archivetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE
 ) a {extras};

@@ -27,7 +27,7 @@ task.id, lane.task_class, lane.queue, task.priority, task.date_created, task.dat
 -- As task.state_of.
 CASE
     WHEN task.owner IN ('gorge-completion-pending', 'gorge-failure-pending') THEN 'parked'
-    WHEN task.expires IS NULL THEN CASE WHEN task.owner IS NULL THEN 'ready' ELSE 'leased' END
+    WHEN task.owner IS NULL AND task.expires IS NULL THEN 'ready'
     WHEN task.expires <= :now - {grace} THEN 'ready'
     WHEN task.owner IS NULL OR (substr(task.owner, 1, 1) = '(' AND substr(task.owner, -1) = ')') THEN 'waiting'
     ELSE 'leased'

@@ -102,13 +102,14 @@ async def test_active_rows_are_filtered_by_what_they_are(store: Store, clock: Cl
 
 
 async def test_active_rows_are_filtered_by_state(store: Store, plant: Plant, clock: Clock) -> None:
-    free, due, delayed, native_delay, parked, stale_native, odd = await add_plain(store, 7)
+    free, due, delayed, native_delay, parked, stale_native, odd, timeless = await add_plain(store, 8)
     await store.delay([due], clock.now)
     await store.delay([delayed], clock.now + 60)
     await plant(native_delay, None, clock.now + 60)
     await plant(parked, "gorge-failure-pending", 2**31 - 1)
     await plant(stale_native, "23:5:web1:2", clock.now - 1)
     await plant(odd, "owner without a time", None)
+    await plant(timeless, "(yield)", None)
     leased, http, patient = await take_new(store), await take_new(store, HTTP), await take_new(store, seconds=5)
     clock.advance(6)
 
@@ -117,10 +118,10 @@ async def test_active_rows_are_filtered_by_state(store: Store, plant: Plant, clo
 
     assert await ids(State.READY) == {free, due, stale_native}
     assert await ids(State.LEASED) == {leased.id, http.id, patient.id, odd}
-    assert await ids(State.WAITING) == {delayed, native_delay}
+    assert await ids(State.WAITING) == {delayed, native_delay, timeless}, "a sentinel holds nothing"
     assert await ids(State.PARKED) == {parked}
     assert await ids(State.READY, State.PARKED) == {free, due, stale_native, parked}
-    assert len(await ids(*State)) == 10
+    assert len(await ids(*State)) == 11
 
 
 async def test_filters_and_pages_work_together(store: Store) -> None:

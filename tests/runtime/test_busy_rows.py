@@ -7,6 +7,7 @@ import pytest
 
 from queue_runtime import settler as module
 from queue_runtime.errors import StoreUnavailable
+from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.settler import Settler
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import Complete, Settled, Settlement, Verdict
@@ -71,6 +72,21 @@ async def test_a_caller_is_told_which_row_stays_locked(monkeypatch: pytest.Monke
         with pytest.raises(StoreUnavailable, match=f"task {lease.task_id} is locked"):
             await settler.settle([Settlement.held(lease, Complete())])
     assert ended(store, lease.task_id) is None
+
+
+async def test_a_caller_hears_at_once_when_the_server_closes() -> None:
+    """It waits until then: the row may come free while the handlers finish."""
+    store, lifecycle = LockedRows(), Lifecycle()
+    (lease,) = await leased(store, 1)
+    store.locked = {lease.task_id}
+    async with serving(Settler(store, lifecycle=lifecycle)) as settler:
+        asking = asyncio.create_task(settler.settle([Settlement.held(lease, Complete())]))
+        lifecycle.stopping.set()
+        await until(lambda: store.refusals > 2)
+        assert not asking.done()
+        lifecycle.closing.set()
+        with pytest.raises(StoreUnavailable, match=f"task {lease.task_id} is locked"):
+            await asking
 
 
 async def test_a_stop_does_not_wait_for_a_locked_row_and_names_it() -> None:

@@ -1,4 +1,4 @@
-"""One call of each method that writes, on rows made for it: what the fault tests break at every single trip."""
+"""One call of each method, on rows made for it: what the fault tests break at every single trip."""
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -17,11 +17,15 @@ from queue_runtime.task import (
     Release,
     Retry,
     Settlement,
+    State,
     Task,
+    TaskFilter,
     Unknown,
     Verdict,
     Yield,
 )
+from stores.dispatchable import Due, Named, Ready, Young
+from stores.mysql import MysqlStore
 from tests.clock import START
 from tests.phorge_tables import PhorgeTables
 
@@ -93,6 +97,13 @@ async def waiting(store: Store, phorge: PhorgeTables) -> Rows:
     return rows
 
 
+async def due(store: Store, phorge: PhorgeTables) -> Rows:
+    """Tasks whose time has come, and some that were never held."""
+    rows = await held_by_web(store, phorge)
+    phorge.execute("UPDATE worker_activetask SET leaseExpires = %s", (START - 100,))
+    return rows + await store.enqueue(some(2))
+
+
 async def archived(store: Store, phorge: PhorgeTables) -> Rows:
     rows = await held(store, phorge)
     await store.cancel([row.id for row in rows])
@@ -158,6 +169,18 @@ CASES = [
     Case(
         "lease of a class", ready, lambda store, rows: store.lease(NEXT_OWNER, 10, 60, classes={"Class2"}), partial=True
     ),
+    Case(
+        "lease of named tasks",
+        ready,
+        lambda store, rows: store.lease(NEXT_OWNER, 10, 60, only=ids(rows[1:3])),
+        partial=True,
+    ),
+    Case(
+        "lease of what is due first",
+        due,
+        lambda store, rows: store.lease(NEXT_OWNER, 10, 60, due_first=True, queues={"default"}),
+        partial=True,
+    ),
     Case("lease for a caller", ready, lambda store, rows: store.lease(WEB, 10, 60), partial=True),
     Case("lease of what was lost", lost, lambda store, rows: store.lease(NEXT_OWNER, 10, 60), partial=True),
     Case("renew", held, lambda store, rows: store.renew([Lease(row.id, OWNER) for row in rows], 120)),
@@ -177,3 +200,51 @@ CASES = [
     Case("pause", nothing, lambda store, rows: store.pause(Pause(CLASSES, "Class1"))),
     Case("resume", paused, lambda store, rows: store.resume(Pause(CLASSES, "Class1"))),
 ]
+
+
+# ---- what only reads
+
+
+async def of_every_kind(store: Store, phorge: PhorgeTables) -> None:
+    """Tasks with the ids 1 to 9 in most states, an error, a pause."""
+    await store.enqueue([*some(8), NewTask(task_class="Slow", queue="slow", idempotency_key="key", max_attempts=3)])
+    rows = await store.lease(OWNER, 5, 60)
+    ends: list[Outcome] = [Complete(7), Fail(Failure("no", "line 1")), Retry(30, Failure("later")), Yield(30)]
+    await store.settle(
+        [Settlement.held(Lease(row.id, OWNER), end) for row, end in zip(rows[:4], ends, strict=True)],
+    )
+    await store.pause(Pause(CLASSES, "Class7"))
+
+
+async def read_operations(store: MysqlStore) -> object:
+    """Without the sizes of the tables, which are the server's guesses."""
+    return {name: value for name, value in (await store.operations()).items() if name != "tables"}
+
+
+async def read_changed(store: MysqlStore) -> object:
+    """Whether it answers; what it says depends on what it was told before."""
+    return isinstance(await store.changed(0), bool)
+
+
+EVERY_ID = range(1, 12)
+READS: dict[str, Callable[[MysqlStore], Awaitable[object]]] = {
+    "paused": lambda store: store.paused(),
+    "get": lambda store: store.get(EVERY_ID),
+    "get_archived": lambda store: store.get_archived(EVERY_ID),
+    "list_active": lambda store: store.list_active(100),
+    "list_active of a queue": lambda store: store.list_active(100, where=TaskFilter(queues=frozenset({"slow"}))),
+    "list_active of classes": lambda store: store.list_active(100, where=TaskFilter(classes=frozenset({"Class6"}))),
+    "list_active of states": lambda store: store.list_active(100, where=TaskFilter(states=frozenset(State))),
+    "list_archived": lambda store: store.list_archived(100),
+    "history": lambda store: store.history(EVERY_ID),
+    "stats": lambda store: store.stats(),
+    "backlog": lambda store: store.backlog(),
+    "operations": read_operations,
+    "ping": lambda store: store.ping(),
+    "changed": read_changed,
+    "dispatchable ready": lambda store: store.dispatchable(Ready(), 100),
+    "dispatchable due": lambda store: store.dispatchable(Due(), 100),
+    "dispatchable young": lambda store: store.dispatchable(Young(3), 100),
+    "dispatchable named": lambda store: store.dispatchable(Named([6, 7, 99]), 100),
+}
+"""The first word is the method."""

@@ -1,17 +1,22 @@
 """Phorge's tables for the tests of the MySQL store's parts: rows as PHP writes them, and what a statement reads."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 from queue_runtime.store import StoreOptions
+from queue_runtime.task import Task
+from stores.mysql import open_store
 from stores.mysql_driver import Answer
 from stores.mysql_pool import Pool
 from stores.mysql_session import Session, Sessions
 from stores.mysql_settings import MysqlSettings
 from tests.clock import START
 from tests.phorge_tables import PhorgeTables
+from tests.proxy import Fault, Proxy
+from tests.stores.phorge_state import TRANSACTIONS_EVERY, eventually
 
 T = TypeVar("T")
 Work = Callable[[Session], Awaitable[T]]
@@ -208,3 +213,37 @@ async def rows_read(sessions: Sessions, work: Work[Any]) -> int:
         return sum(int(value) for _, value in answer.rows)
 
     return await sessions.play("count", counted)
+
+
+class HeldLease:
+    """`locked`: rows and index entries that it has locked, as the server counts them. `tasks`: what it takes."""
+
+    locked = 0
+    tasks: Sequence[Task] = ()
+
+
+@asynccontextmanager
+async def lease_before_its_commit(
+    tables: PhorgeTables, limit: int, options: StoreOptions = StoreOptions(), **filters: Any
+) -> AsyncIterator[HeldLease]:
+    """A lease of a store of its own that has done all but its COMMIT, which goes on its way at the end of the block.
+
+    It is the second of its kind: what a store remembers of the first, it has.
+    """
+    held = HeldLease()
+    async with (
+        Proxy(tables.server.socket) as proxy,
+        open_store(tables.settings(socket=proxy.socket), options) as store,
+    ):
+        await store.lease("qr:before", 1, 60, **filters)
+        proxy.break_when(b"COMMIT", Fault.HOLD)
+        call = asyncio.ensure_future(store.lease("qr:held", limit, 60, **filters))
+        await eventually(lambda: proxy.fired or call.done(), "the COMMIT is on its way", 60)
+        assert not call.done(), "it took nothing"
+        await asyncio.sleep(TRANSACTIONS_EVERY)
+        ((held.locked,),) = tables.execute("SELECT MAX(trx_rows_locked) FROM information_schema.INNODB_TRX")
+        try:
+            yield held
+        finally:
+            proxy.deliver()
+            held.tasks = await call

@@ -5,7 +5,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import httpx2
@@ -26,7 +27,18 @@ CREATE TRIGGER {worker}.audit_out AFTER DELETE ON {worker}.worker_archivetask FO
 """
 NO_AUDIT = "DROP TRIGGER {worker}.audit_in; DROP TRIGGER {worker}.audit_out; DROP DATABASE audit"
 
+ANSWER_SECONDS = 70.0
+"""How long a caller waits: longer than the server lets a request take."""
+
 CLASSES = ("SleepWorker", "SleepWorker", "SleepWorker", "ThreadWorker", "FollowWorker", "FlakyWorker")
+
+
+@contextmanager
+def audited(phorge: PhorgeTables) -> Iterator[PhorgeTables]:
+    """The tables, with every move into the archive and out of it written down by the server itself."""
+    phorge.execute(AUDIT.format(worker=phorge.worker))
+    yield phorge
+    phorge.execute(NO_AUDIT.format(worker=phorge.worker))
 
 
 def new_task(chance: random.Random) -> tuple[str, str]:
@@ -93,7 +105,7 @@ class Crowd:
     def http_enqueuer(self, place: int) -> None:
         """One or several tasks in a call."""
         chance = random.Random(100 + place)
-        with self._clients[place % len(self._clients)]() as client:
+        with self._client(place) as client:
             while not self.stop_making.wait(chance.uniform(0, 0.08)):
                 task_class, data = new_task(chance)
                 task = {"taskClass": task_class, "data": data, "priority": chance.choice((1000, 2000, 4000))}
@@ -147,7 +159,7 @@ class Crowd:
     def http_operator(self, place: int) -> None:
         """The same over HTTP."""
         chance = random.Random(400 + place)
-        with self._clients[place % len(self._clients)]() as client:
+        with self._client(place) as client:
             while not self.stop_making.wait(chance.uniform(0, 0.1)):
                 ids = sorted({self._any(chance) for _ in range(3)})
                 match chance.choice(("cancel", "free", "priority", "retry", "retry")):
@@ -191,6 +203,11 @@ class Crowd:
     def _ended(php: Php) -> int:
         ((number,),) = php.query("SELECT COUNT(*) FROM audit.moves WHERE step = 1")
         return int(number)
+
+    def _client(self, place: int) -> httpx2.Client:
+        client = self._clients[place % len(self._clients)]()
+        client.timeout = httpx2.Timeout(ANSWER_SECONDS)
+        return client
 
     def _any(self, chance: random.Random) -> int:
         while not self.made:

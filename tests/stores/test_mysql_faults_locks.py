@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import Complete, Lease, NewTask, Settlement, Task, Verdict
+from stores import mysql_settle
 from stores.mysql import MysqlStore, open_store
 from tests.phorge_php import Php, Taskmaster
 from tests.phorge_tables import PhorgeTables
-from tests.proxy import Fault, Proxy
+from tests.stores.mysql_tables import lease_before_its_commit
 from tests.stores.phorge_state import TRANSACTIONS_EVERY, eventually, open_transactions
 
 OWNER = "qr:0badcafe:1:1@test"
@@ -64,6 +66,68 @@ async def test_a_locked_row_holds_up_nothing_but_itself(store: MysqlStore, rival
     assert [row.id for row in cancelled if row] == [locked.id, rows[9].id]
     assert [row.id for row in await store.lease("qr:3", 10, 60)] == [spare.id]
     assert [one.verdict for one in await store.settle(settlements([locked]))] == [Verdict.LOST]
+
+
+async def test_more_callers_than_connections_wait_for_one_locked_row_and_keep_nobody_waiting(
+    store: MysqlStore, rival: Php
+) -> None:
+    """Active rows and archived ones. Who waits has neither a connection nor a lock, but for a few of them."""
+    rows = await take(store, 12)
+    await store.cancel([rows[0].id])
+    with rival.transaction():
+        rival.query("SELECT * FROM worker_activetask WHERE id = %s FOR UPDATE", (rows[1].id,))
+        rival.query("SELECT * FROM worker_archivetask WHERE id = %s FOR UPDATE", (rows[0].id,))
+        waiting = [asyncio.ensure_future(store.priority([rows[1].id, rows[2].id], place)) for place in range(20)]
+        waiting += [asyncio.ensure_future(store.retry([rows[0].id])) for _ in range(20)]  # type: ignore[arg-type]
+        for number in range(20):
+            async with asyncio.timeout(AT_ONCE):
+                (fresh,) = await store.enqueue([NewTask(task_class="Fresh")])
+                assert [row.id for row in await store.lease(f"qr:{number}", 1, 60)] == [fresh.id]
+        async with asyncio.timeout(AT_ONCE):
+            settled = await store.settle(settlements(rows[3:]))
+        assert {one.verdict for one in settled} == {Verdict.SETTLED}
+        assert not any(one.done() for one in waiting)
+    async with asyncio.timeout(30):
+        answers = await asyncio.gather(*waiting)
+    assert answers[:20] == [2] * 20
+    revived = [row.id for answer in answers[20:] for row in answer if row]  # type: ignore[attr-defined]
+    assert revived == [rows[0].id], "brought back once"
+
+
+@pytest.mark.parametrize("connections", [1, 8])
+async def test_a_row_that_stays_locked_is_named_in_the_end(
+    phorge: PhorgeTables, rival: Php, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql_settle, "LOCKED_SECONDS", 0.2)
+    async with open_store(phorge.settings(connections=connections)) as store:
+        free, locked = await take(store, 2)
+        with rival.transaction():
+            rival.query("SELECT * FROM worker_activetask WHERE id = %s FOR UPDATE", (locked.id,))
+            with pytest.raises(StoreUnavailable, match=f"task {locked.id} is locked by somebody else"):
+                await store.cancel([free.id, locked.id])
+            assert await store.get_archived([free.id]) == [None], "all of a call or nothing"
+        assert None not in await store.cancel([free.id, locked.id])
+
+
+async def test_more_enqueues_than_connections_wait_for_the_counter_and_keep_nobody_waiting(
+    store: MysqlStore, phorge: PhorgeTables
+) -> None:
+    """Trap 17 with a crowd in front of the counter."""
+    rows = await take(store, 4)
+    with Php(phorge) as php:
+        with php.transaction():
+            php.schedule("Slow")
+            events = [store.enqueue_once(f"event {place}", NewTask(task_class="B")) for place in range(20)]
+            waiting = [asyncio.ensure_future(event) for event in events]
+            await eventually(lambda: _waits(phorge), "one waits at the server", every=TRANSACTIONS_EVERY)
+            for _ in range(20):
+                async with asyncio.timeout(AT_ONCE):
+                    assert None not in await store.renew([Lease(row.id, OWNER) for row in rows], 120)
+                    assert await store.lease("qr:2", 10, 60) == []
+            assert not any(one.done() for one in waiting)
+        async with asyncio.timeout(30):
+            tasks = await asyncio.gather(*waiting)
+    assert len({task.id for task in tasks}) == 20
 
 
 async def test_a_locked_payload_neither_stalls_nor_empties_its_task(store: MysqlStore, rival: Php) -> None:
@@ -180,22 +244,34 @@ async def test_a_lease_locks_about_as_many_rows_as_it_takes(
         " SELECT seq, IF(seq % 1000 = 7, 'Rare', CONCAT('Class', seq % 7)), 0, seq, 2000 + seq % 5, 1, 1"
         " FROM seq_1_to_10000"
     )
-    async with Proxy(phorge.server.socket) as proxy, open_store(phorge.settings(socket=proxy.socket)) as held:
-        limit = 5 if classes == frozenset({"Rare"}) else 40
-        await held.lease("qr:warm", 1, 60, classes=classes)
-        before = proxy.trips
-        await held.lease("qr:warm", 1, 60, classes=classes)
-        proxy.break_at({proxy.trips - before: Fault.HOLD})
-        call = asyncio.ensure_future(held.lease("qr:held", limit, 60, classes=classes))
-        await eventually(lambda: proxy.fired, "the COMMIT is on its way")
-        async with asyncio.timeout(AT_ONCE), open_store(phorge.settings()) as store:
-            beside = await asyncio.gather(*(store.lease(f"qr:{number}", 1, 60, classes=classes) for number in range(7)))
-        await asyncio.sleep(TRANSACTIONS_EVERY)
-        ((locked,),) = phorge.execute("SELECT MAX(trx_rows_locked) FROM information_schema.INNODB_TRX")
-        proxy.deliver()
-        tasks = await call
-    assert len(tasks) == limit
-    assert locked <= 3 * limit + 5, "index entry and row of each, and little more"
-    taken = [row.id for answer in (tasks, *beside) for row in answer]
+    limit = 5 if classes == frozenset({"Rare"}) else 40
+    async with (
+        lease_before_its_commit(phorge, limit, classes=classes) as held,
+        asyncio.timeout(AT_ONCE),
+        open_store(phorge.settings()) as store,
+    ):
+        beside = await asyncio.gather(*(store.lease(f"qr:{number}", 1, 60, classes=classes) for number in range(7)))
+    assert len(held.tasks) == limit
+    assert held.locked <= 3 * limit + 5, "index entry and row of each, and little more"
+    taken = [row.id for answer in (held.tasks, *beside) for row in answer]
     assert len(set(taken)) == len(taken)
-    assert sum(map(len, beside)) == (3 if classes == frozenset({"Rare"}) else 7)
+    assert sum(map(len, beside)) == (4 if classes == frozenset({"Rare"}) else 7)
+
+
+@pytest.mark.parametrize("kind", ["ready", "due"])
+@pytest.mark.parametrize("filters", [{}, {"classes": {"A"}}, {"queues": {"default"}}, {"without_classes": {"B"}}])
+async def test_a_lease_passes_over_any_number_of_rows_that_somebody_has_locked(
+    store: MysqlStore, phorge: PhorgeTables, rival: Php, kind: str, filters: dict[str, set[str]]
+) -> None:
+    """Somebody sits on the whole head of the queue: whoever leases a single task gets the first one behind it."""
+    rows = await store.enqueue([NewTask(task_class="A")] * 900)
+    if kind == "due":
+        phorge.execute("UPDATE worker_activetask SET leaseOwner = '(retry)', leaseExpires = 5")
+    ids = [row.id for row in rows]
+    rival.write("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    with rival.transaction():
+        for task_id in ids[:800]:
+            rival.query("SELECT id FROM worker_activetask WHERE id = %s FOR UPDATE", (task_id,))
+        async with asyncio.timeout(AT_ONCE):
+            found = [await store.lease(f"qr:{number}", 1, 60, **filters) for number in range(3)]  # type: ignore[arg-type]
+    assert [row.id for taken in found for row in taken] == ids[800:803]

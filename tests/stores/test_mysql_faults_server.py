@@ -11,10 +11,11 @@ import pytest
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import NewTask
-from stores import mysql_pool
+from stores import mysql_pool, mysql_session
 from stores.mysql import MysqlStore, open_store
 from stores.mysql_driver import Connection
 from stores.mysql_settings import MysqlSettings
+from tests.phorge_php import Php
 from tests.phorge_tables import DDL, PhorgeTables, connect
 from tests.proxy import Proxy, Way
 from tests.servers import MariaDb
@@ -281,10 +282,26 @@ async def test_a_call_waits_for_room_within_a_bound(phorge: PhorgeTables, monkey
     ):
         await store.ping()
         proxy.stall()
-        stuck = [asyncio.ensure_future(store.enqueue([NewTask(task_class="A")])) for _ in range(2)]
+        stuck = [asyncio.ensure_future(store.get([1])) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(StoreUnavailable, match="all 2 connections were busy"):
             await store.lease("qr:1", 1, 60)
         proxy.flow()
-        assert len(await asyncio.gather(*stuck)) == 2
-        assert len(await store.lease("qr:1", 5, 60)) == 2
+        assert await asyncio.gather(*stuck) == [[None], [None]]
+
+
+async def test_enqueues_leave_room_and_wait_for_theirs_within_a_bound(
+    phorge: PhorgeTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the connections are theirs, however many there are of them."""
+    monkeypatch.setattr(mysql_session, "LOCKED_SECONDS", 0.2)
+    async with open_store(phorge.settings(connections=2)) as store:
+        await store.ping()
+        with Php(phorge) as php, php.transaction():
+            php.schedule("Slow")  # it holds the counter
+            stuck = asyncio.ensure_future(store.enqueue([NewTask(task_class="A")]))
+            await asyncio.sleep(0)
+            with pytest.raises(StoreUnavailable, match="enqueues before it take their time"):
+                await store.enqueue([NewTask(task_class="B")])
+            assert await store.lease("qr:1", 1, 60) == []
+        assert len(await stuck) == 1

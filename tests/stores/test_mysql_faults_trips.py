@@ -1,21 +1,21 @@
-"""The line breaks at every single trip of every method that writes: all or nothing, never twice, and it goes on."""
+"""The line breaks at every trip and after every statement of every method: all or nothing, never twice."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 
 import pytest
 
 from queue_runtime.errors import StoreUnavailable
-from queue_runtime.store import StoreOptions
+from queue_runtime.store import Store, StoreOptions
 from queue_runtime.task import NewTask
 from stores.mysql import MysqlStore, open_store
 from stores.mysql_settings import DriverName
 from tests.clock import Clock
 from tests.phorge_tables import PhorgeTables
-from tests.proxy import Fault, Proxy
-from tests.stores.mysql_cases import CASES, Case, Rows, archived
+from tests.proxy import After, Fault, Proxy
+from tests.stores.mysql_cases import CASES, READS, Case, Rows, archived, of_every_kind
 from tests.stores.phorge_state import (
     TRANSACTIONS_EVERY,
     State,
@@ -53,7 +53,7 @@ class Bench:
         await case.call(self.store, rows)
         return before, state(self.phorge), self.proxy.trips - trips
 
-    async def broken(self, case: Case, plan: Mapping[int, Fault], before: State, after: State) -> list[int]:
+    async def broken(self, case: Case, plan: Mapping[int, Fault | After], before: State, after: State) -> list[int]:
         """Make the call while the line breaks as planned, check everything, and go on. The trips that were broken."""
         phorge, proxy = self.phorge, self.proxy
         rows = await self.prepare(case)
@@ -121,6 +121,70 @@ async def test_a_line_that_breaks_at_any_trip_leaves_all_or_nothing(
             assert number > trips, "every trip of the call was broken"
 
 
+@pytest.mark.parametrize(("case", "driver"), [one for case in CASES for one in each_driver(case)])
+async def test_a_line_that_breaks_between_two_statements_of_a_trip_leaves_all_or_nothing(
+    case: Case, driver: DriverName, phorge: PhorgeTables, clock: Clock
+) -> None:
+    """A trip carries up to a dozen statements. The server gets the first, then the first two, and so on to the last."""
+    async with bench_on(phorge, clock, driver) as bench:
+        before, after, trips = await bench.ends(case)
+        broken = 0
+        for number in range(1, trips + 1):
+            for statements in count(1):
+                if not await bench.broken(case, {number: After(statements)}, before, after):
+                    break
+                broken += 1
+        assert broken or case.name in {"pause", "resume"}, "some trip has several statements"
+
+
+FEW_FAULTS = (Fault.LOSE_REQUEST, Fault.STRAND_REPLY, After(1))
+ALL_FAULTS = (*MODES, After(1), After(2))
+
+
+@pytest.mark.parametrize(
+    ("driver", "faults"),
+    [
+        pytest.param("aiomysql", FEW_FAULTS, id="aiomysql"),
+        pytest.param("aiomysql", ALL_FAULTS, id="aiomysql, all", marks=pytest.mark.long),
+        pytest.param("asyncmy", ALL_FAULTS, id="asyncmy, all", marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize("read", READS)
+async def test_a_line_that_breaks_under_a_reader_changes_nothing_but_the_moment(
+    read: str, driver: DriverName, faults: Sequence[Fault | After], phorge: PhorgeTables, clock: Clock
+) -> None:
+    """At every trip, those of a new connection too: the right answer or none, and the right one the next time."""
+    phorge.empty()
+    call, options = READS[read], StoreOptions(now=clock, patience=0)
+    async with Proxy(phorge.server.socket) as proxy:
+        settings = phorge.settings(socket=proxy.socket, driver=driver)
+        async with open_store(phorge.settings(), options) as beside:
+            await of_every_kind(beside, phorge)
+            right, whole = await call(beside), state(phorge)
+        for fault in faults:
+            for number in count(1):
+                proxy.break_at({number: fault})
+                async with open_store(settings, options) as store:
+                    trips = proxy.trips
+                    with suppress(StoreUnavailable):
+                        async with asyncio.timeout(10):
+                            assert await call(store) == right
+                    trips = proxy.trips - trips
+                    proxy.deliver()
+                    fired = proxy.fired
+                    proxy.break_at({})
+                    assert await succeeds(lambda store=store: call(store)) == right  # type: ignore[misc]
+                if not fired and trips < number:
+                    break
+            assert number > 3, "opening takes trips"
+        assert state(phorge) == whole
+
+
+def test_every_method_of_the_protocol_is_broken() -> None:
+    methods = {name for name, value in vars(Store).items() if callable(value) and not name.startswith("_")}
+    assert {name.split()[0] for name in (*(case.name for case in CASES), *READS)} >= methods - {"sweep"}
+
+
 @pytest.mark.parametrize("case", CASES[:3], ids=[case.name for case in CASES[:3]])
 async def test_an_enqueue_whose_line_breaks_twice_is_never_inserted_twice(
     case: Case, phorge: PhorgeTables, clock: Clock
@@ -180,13 +244,12 @@ async def test_a_sweep_whose_line_breaks_is_finished_by_the_next_ones(phorge: Ph
         assert len(after["archive"]) == 2
         assert "4711" not in str(after)
         trips = bench.proxy.trips - trips
-        for fault in (Fault.STRAND_REQUEST, Fault.LOSE_REPLY):
-            for number in range(1, trips + 1):
-                await prepare()
-                bench.proxy.break_at({number: fault})
-                with suppress(StoreUnavailable):
-                    await bench.store.sweep(100)
-                bench.proxy.deliver()
-                check_whole(phorge)
-                bench.proxy.break_at({})
-                assert await finish() == after
+        for fault, number in [(fault, number) for fault in (*MODES, After(1)) for number in range(1, trips + 1)]:
+            await prepare()
+            bench.proxy.break_at({number: fault})
+            with suppress(StoreUnavailable):
+                await bench.store.sweep(100)
+            bench.proxy.deliver()
+            check_whole(phorge)
+            bench.proxy.break_at({})
+            assert await finish() == after

@@ -1,5 +1,6 @@
 """Reading on Phorge's tables: what is shown of rows that anybody may have written, and what it costs the server."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from random import Random
@@ -211,6 +212,22 @@ async def test_a_route_is_the_same_in_sql(sessions: Sessions) -> None:
 
     wanted = [Routes((one,)).queue_for(name) for name in names for one in patterns]
     assert await sessions.play("routes", routed) == wanted
+
+
+async def test_an_estimate_is_kept_for_a_while_and_an_exact_count_is_not() -> None:
+    counted: list[QueueStats] = []
+
+    async def count(*, estimated: bool) -> QueueStats:
+        await asyncio.sleep(0.1)
+        counted.append(QueueStats(active=len(counted), leased=0, archived=0, failed=0, estimated=estimated))
+        return counted[-1]
+
+    kept = mysql_counts.Estimate()
+    for _ in range(2):
+        assert await kept.get(lambda: count(estimated=False)) is counted[-1]
+    assert len(counted) == 2
+    for _ in range(9):
+        assert await kept.get(lambda: count(estimated=True)) is counted[2]
 
 
 # ---- rows that are odd

@@ -29,7 +29,7 @@ from tests.faults.process import Served, wait_for
 from tests.phorge_bin import BinWorker
 from tests.phorge_php import Php, PhpTask, Taskmaster
 from tests.phorge_tables import PhorgeTables
-from tests.stores.phorge_crowd import AUDIT, NO_AUDIT, Crowd
+from tests.stores.phorge_crowd import Crowd, audited
 from tests.stores.phorge_state import check_whole
 
 OWNER = "qr:0badcafe:1:1@test"
@@ -37,21 +37,20 @@ PROCESSES = 4
 
 
 @pytest.fixture
-def audited(phorge: PhorgeTables) -> Iterator[PhorgeTables]:
-    """The tables, with every move into the archive and out of it written down by the server itself."""
-    phorge.execute(AUDIT.format(worker=phorge.worker))
-    yield phorge
-    phorge.execute(NO_AUDIT.format(worker=phorge.worker))
+def _written_down(phorge: PhorgeTables) -> Iterator[None]:
+    with audited(phorge):
+        yield
 
 
+@pytest.mark.usefixtures("_written_down")
 @pytest.mark.parametrize("seconds", [15, pytest.param(60, marks=pytest.mark.long)])
 @pytest.mark.timeout(240)
-def test_everybody_at_once_archives_each_task_exactly_once(audited: PhorgeTables, tmp_path: Path, seconds: int) -> None:
+def test_everybody_at_once_archives_each_task_exactly_once(phorge: PhorgeTables, tmp_path: Path, seconds: int) -> None:
     """R102. Two native consumers, four processes of ours, eight enqueuers, operators, and `phd start` every 5 s."""
     settings: dict[str, Any] = {
         "STORE": "mysql",
         "SQLITE_PATH": "",
-        "MYSQL_SOCKET": audited.server.socket,
+        "MYSQL_SOCKET": phorge.server.socket,
         "MYSQL_USER": "root",
         "LEASE_SECONDS": 6,
         "LOG_LEVEL": "info",
@@ -60,7 +59,7 @@ def test_everybody_at_once_archives_each_task_exactly_once(audited: PhorgeTables
         served = [stack.enter_context(Served(tmp_path, **settings)) for _ in range(PROCESSES)]
         for one in served:
             one.client().close()  # it listens
-        crowd = Crowd(audited, [one.client for one in served])
+        crowd = Crowd(phorge, [one.client for one in served])
         stack.callback(crowd.join)
         crowd.start(crowd.php_enqueuer, 4)
         crowd.start(crowd.http_enqueuer, 4)
@@ -71,7 +70,7 @@ def test_everybody_at_once_archives_each_task_exactly_once(audited: PhorgeTables
         crowd.start(lambda _: crowd.expire_everything(5), 1)
         crowd.stop_making.wait(seconds)
         crowd.stop_making.set()
-        wait_for("all is done", lambda: not _active(audited), 60, every=0.2)
+        wait_for("all is done", lambda: not _active(phorge), 60, every=0.2)
         crowd.join()
         for one in served:
             one.tell_and_wait()
@@ -79,10 +78,10 @@ def test_everybody_at_once_archives_each_task_exactly_once(audited: PhorgeTables
     assert {status for status in crowd.statuses if status >= 500} == set()
     assert [line for one in served for line in one.events("request") if line["status"] >= 500] == []
     assert [line for one in served for line in one.lines if '"level":"error"' in line] == []
-    check_whole(audited)
+    check_whole(phorge)
     moves = {
         task: (ins, outs)
-        for task, ins, outs in audited.execute(
+        for task, ins, outs in phorge.execute(
             "SELECT task, SUM(step = 1), SUM(step = -1) FROM audit.moves GROUP BY task"
         )
     }
