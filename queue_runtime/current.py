@@ -4,7 +4,11 @@ from queue_runtime.config import Config
 
 
 class Current:
-    """Holds one configuration; a reload puts another in its place."""
+    """Holds one configuration; a reload puts another in its place.
+
+    A store or a client is given a function that looks here for what may change in its life: the secret of its next
+    connection, the length of its next wait.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config

@@ -66,7 +66,7 @@ _TABLE = (
     *(GorgeName(name, "redis_url") for name in REDIS_PARTS),
     GorgeName(
         "GORGE_TASKQUEUE_REDIS_KEY_PREFIX",
-        reason="our keys are not gorge's, and begin with QUEUE_RUNTIME_REDIS_PREFIX",
+        reason="our keys are not gorge's, and begin with QUEUE_RUNTIME_REDIS_PREFIX, or QUEUE_RUNTIME_STREAMS_PREFIX",
     ),
     GorgeName("GORGE_TASKQUEUE_LEASE_DURATION", "http_lease_seconds"),
     GorgeName("GORGE_TASKQUEUE_RETRY_WAIT", "retry_seconds"),

@@ -1,7 +1,7 @@
 """Reads the settings again while everything runs: all that can change then takes effect, or nothing does."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import anyio.to_thread
@@ -13,6 +13,7 @@ from queue_runtime.config import Config, Reading
 from queue_runtime.current import Current
 from queue_runtime.errors import ConfigError
 from queue_runtime.settings import SETTINGS, Setting
+from queue_runtime.store_values import without_login
 
 LIVE = frozenset(
     {
@@ -25,9 +26,27 @@ LIVE = frozenset(
         "sweep_seconds",
         "cron_file",
         "log_level",
+        "block_seconds",
+        "mysql_password",
+        "redis_url",
+        "remote_url",
+        "remote_token",
+        "conduit_token",
     }
 )
-"""Fields of the settings that take effect by a reload. Every other one keeps its value until a restart."""
+"""Fields of the settings that take effect by a reload; of a URL user and password alone. Every other one keeps its
+value until a restart. Parts that need the new value for their next use ask `Current` for it; live.py tells the rest."""
+
+_BELONGS_TO: Mapping[str, tuple[str, ...]] = {
+    "block_seconds": ("store",),
+    "mysql_password": ("store", "record", "mysql_host", "mysql_port", "mysql_socket", "mysql_user"),
+    "redis_url": ("store",),
+    "remote_url": ("store",),
+    "remote_token": ("store", "remote_url"),
+    "conduit_token": ("conduit_url", "conduit_host"),
+}
+"""What each of these belongs to. Where that has a new value which must wait for a restart, it waits too: the secret of
+another server is none for this one."""
 
 Apply = Callable[[], list[str]]
 """Puts a checked configuration in force, which cannot fail; says what changed inside the files that it names."""
@@ -75,7 +94,7 @@ class Reloader:
         reading = await anyio.to_thread.run_sync(self._read)
         old, new = self._current.config, reading.config or self._current.config
         different = [one for one in SETTINGS if getattr(old, one.field) != getattr(new, one.field)]
-        live = [one for one in different if _is_live(one, old, new)]
+        live = [one for one in different if _is_live(one.field, old, new)]
         merged = replace(old, **{one.field: getattr(new, one.field) for one in live})
         problems = list(reading.problems)
         try:
@@ -92,9 +111,17 @@ class Reloader:
         return Reloaded(changed=(*_names(live), *inside), needs_restart=_names(stays))
 
 
-def _is_live(setting: Setting, old: Config, new: Config) -> bool:
+def _is_live(field: str, old: Config, new: Config) -> bool:
+    """Whether the new value of the field is the old one, or can take its place now."""
+    before, after = getattr(old, field), getattr(new, field)
+    if before == after:
+        return True
+    if field not in LIVE or not all(_is_live(other, old, new) for other in _BELONGS_TO.get(field, ())):
+        return False
+    if field in {"redis_url", "remote_url"}:
+        return without_login(before) == without_login(after)
     # Taking the token away may open the queue to everybody, and only the start looks at what else stands in the way.
-    return setting.field in LIVE and not (setting.field == "token" and old.token and not new.token)
+    return field != "token" or bool(after)
 
 
 def _names(settings: Sequence[Setting]) -> tuple[str, ...]:

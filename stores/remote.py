@@ -30,8 +30,7 @@ from queue_runtime.task import (
     check_owner,
     check_range,
 )
-from stores.remote_address import read_address
-from stores.remote_line import CALL_SECONDS, Line, open_line
+from stores.remote_line import CALL_SECONDS, Line, LoginNow, open_line
 from stores.remote_text import fitting
 
 log = structlog.get_logger()
@@ -191,12 +190,18 @@ class RemoteStore:
 
 @asynccontextmanager
 async def open_store(
-    url: str, token: str, options: StoreOptions = StoreOptions(), *, seconds: float = CALL_SECONDS
+    url: str,
+    token: str,
+    options: StoreOptions = StoreOptions(),
+    *,
+    seconds: float = CALL_SECONDS,
+    login_now: LoginNow | None = None,
 ) -> AsyncIterator[RemoteStore]:
     """The store behind the server at `http://host:port[/prefix]`, `https://…` or `unix:/path`, which may be away.
 
     Of the options only `patience` is looked at: it must not be more than the server's, which decides, as it does on
-    the clock and everything else. `seconds`: how long the server may be silent.
+    the clock and everything else. `seconds`: how long the server may be silent. `login_now` is asked for URL and token
+    at each request, where the token, or user and password in the URL, may change while the store is open.
     """
-    async with open_line(read_address(url), token, seconds=seconds) as line:
+    async with open_line(login_now or (lambda: (url, token)), seconds=seconds) as line:
         yield RemoteStore(line, options)

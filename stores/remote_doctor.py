@@ -16,7 +16,7 @@ async def examine(url: str, token: str, options: StoreOptions) -> list[Finding]:
     """Everything that can be said of the server; ends early where it does not answer."""
     address = read_address(url)
     found = [_way(address)]
-    async with open_line(address, token, seconds=SECONDS) as line:
+    async with open_line(lambda: (url, token), seconds=SECONDS) as line:
         try:
             found += [finding async for finding in _server(line, address, options)]
         except StoreUnavailable as error:

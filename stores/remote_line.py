@@ -1,7 +1,7 @@
 """The way to the server of a remote store: one request for each call, and what its reply means."""
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ import structlog
 from queue_runtime import store_wire as wire
 from queue_runtime.errors import InvalidRequest, QueueRuntimeError, StoreUnavailable
 from queue_runtime.store_wire import Method, Refusal
-from stores.remote_address import Address
+from stores.remote_address import read_address
 from stores.remote_text import encode
 
 log = structlog.get_logger()
@@ -26,6 +26,9 @@ KEEP_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 CALL_SECONDS = 30.0
 """How long the server may be silent before the call counts as lost."""
+
+LoginNow = Callable[[], tuple[str, str]]
+"""URL of the server and token, as they are now. The URL names the same server always."""
 
 Call = TypeVar("Call", bound=msgspec.Struct)
 Answer = TypeVar("Answer")
@@ -46,11 +49,24 @@ class Line:
     while this process waits; it is logged as an error, once until a call succeeds.
     """
 
-    def __init__(self, client: httpx2.AsyncClient, address: Address, *, seconds: float) -> None:
+    def __init__(self, client: httpx2.AsyncClient, login_now: LoginNow, *, seconds: float) -> None:
         self._client = client
-        self._where = address.name
+        self._login_now = login_now
+        self._login = ("", "")
+        self._headers: Mapping[str, str] = {}
+        self._base = self._where = ""
         self._seconds = seconds
         self._said = ""
+        self._take_login()
+
+    def _take_login(self) -> None:
+        login = self._login_now()
+        if login != self._login:
+            self._login = login
+            url, token = login
+            address = read_address(url)
+            self._base, self._where = address.base, address.name
+            self._headers = {"X-Service-Token": token} if token else {}
 
     async def call(self, method: Method[Call, Answer], call: Call, *, wait: float = 0.0) -> Answer:
         """The server's answer. `wait`: seconds for which it may hold the call open."""
@@ -58,8 +74,10 @@ class Line:
         if len(body) > wire.MAX_CALL_BYTES:
             raise InvalidRequest("body", f"has {len(body)} bytes, and a call takes at most {wire.MAX_CALL_BYTES}")
         timeout = httpx2.Timeout(self._seconds, connect=min(CONNECT_SECONDS, self._seconds), read=self._seconds + wait)
+        self._take_login()
+        address = self._base + wire.PATH + method.name
         try:
-            reply = await self._client.post(wire.PATH + method.name, content=body, timeout=timeout)
+            reply = await self._client.post(address, content=body, headers=self._headers, timeout=timeout)
         except httpx2.RequestError as error:
             reason = f"{self._where}: {_words(error)}"
             raise StoreUnavailable(method.name, reason) from error
@@ -67,8 +85,9 @@ class Line:
 
     async def readiness(self) -> str:
         """Why the server should get no work just now; empty: it is ready. Raises StoreUnavailable."""
+        self._take_login()
         try:
-            reply = await self._client.get("/readyz")
+            reply = await self._client.get(self._base + "/readyz", headers=self._headers)
         except httpx2.RequestError as error:
             raise StoreUnavailable("readyz", f"{self._where}: {_words(error)}") from error
         if reply.status_code == 200:
@@ -131,8 +150,9 @@ class Line:
 
 
 @asynccontextmanager
-async def open_line(address: Address, token: str, *, seconds: float) -> AsyncIterator[Line]:
-    """A line that connects when it is used."""
+async def open_line(login_now: LoginNow, *, seconds: float) -> AsyncIterator[Line]:
+    """A line that connects when it is used. Raises StoreUnusable where the URL is none."""
+    address = read_address(login_now()[0])
     # httpx2 logs each request at INFO
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     transport = httpx2.AsyncHTTPTransport(
@@ -147,16 +167,13 @@ async def open_line(address: Address, token: str, *, seconds: float) -> AsyncIte
         "User-Agent": "queue-runtime",
         wire.VERSION_HEADER: str(wire.VERSION),
     }
-    if token:
-        headers["X-Service-Token"] = token
     async with httpx2.AsyncClient(
-        base_url=address.base,
         transport=transport,
         headers=headers,
         follow_redirects=False,
         trust_env=False,  # a proxy that is meant for the world outside would get the token
     ) as client:
-        yield Line(client, address, seconds=seconds)
+        yield Line(client, login_now, seconds=seconds)
 
 
 def _envelope(reply: httpx2.Response) -> wire.Envelope | None:

@@ -6,7 +6,7 @@ run now to the workers, queue by queue. While Redis is away workers lease from t
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -80,15 +80,6 @@ class StreamsStore:
     def dispatch(self) -> DispatchState:
         """How tasks get to the workers at present."""
         return self._line.state
-
-    @property
-    def block_seconds(self) -> float:
-        """How long the blocking read lasts; counts from its next round on."""
-        return self._bell.block_seconds
-
-    @block_seconds.setter
-    def block_seconds(self, seconds: float) -> None:
-        self._bell.block_seconds = seconds
 
     # ---- what makes work: the record's answer is the answer, then the streams are told
 
@@ -318,7 +309,8 @@ async def open_store(
     group: str = "queue-runtime",
     queues: Sequence[str] = (),
     policy: Policy = "strict",
-    block_seconds: float = BLOCK_SECONDS,
+    block_seconds: Callable[[], float] = lambda: BLOCK_SECONDS,
+    url_now: Callable[[], str] | None = None,
     back_seconds: float = BACK_SECONDS,
     tending: Tending | None = None,
     cap: int = CAP,
@@ -327,12 +319,13 @@ async def open_store(
     """Put a dispatch beside an opened record. Nothing is sent before the first call, and Redis need not be there.
 
     `queues`: the queues by preference; none: the known ones. `back_seconds`: how long Redis must have answered before
-    it is trusted again. Raises StoreUnusable where the URL names no server.
+    it is trusted again. `block_seconds` is asked before each blocking read, and `url_now` at each connect, where user
+    or password in the URL may change while the store is open. Raises StoreUnusable where the URL names no server.
     """
     if not prefix or set("{}") & set(prefix):
         raise InvalidRequest("prefix", "must not be empty and must not hold braces")
     times = replace(tending or Tending(), patience=options.patience)
-    link = Link(Address(url), connections=CONNECTIONS, allow_eviction=True)
+    link = Link(Address(url, url_now), connections=CONNECTIONS, allow_eviction=True)
     line = Line(link, prefix=prefix, group=group, back_seconds=back_seconds)
     chores = Chores()
     preference = Preference(queues, policy, dice=dice)

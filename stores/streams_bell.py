@@ -25,13 +25,13 @@ _DOWN_SECONDS = 0.05
 
 
 class Bell:
-    """Calls `ring` when there is a new entry. `block_seconds` may be changed and counts from the next round on."""
+    """Calls `ring` when there is a new entry. `block_seconds` is asked how long each round shall last."""
 
-    def __init__(self, line: Line, queues: Sequence[str], *, block_seconds: float) -> None:
+    def __init__(self, line: Line, queues: Sequence[str], *, block_seconds: Callable[[], float]) -> None:
         self._line = line
         self._queues = queues
         self.ring: Callable[[], None] = lambda: None
-        self.block_seconds = block_seconds
+        self._block_seconds = block_seconds
         self._ends: dict[str, tuple[int, int]] = {}
         self._listened = False
         """whether the ends tell what is new, because we have listened before"""
@@ -73,7 +73,7 @@ class Bell:
         try:
             while line.up and era == line.link.era:
                 await self._look()
-                seconds = self.block_seconds
+                seconds = self._block_seconds()
                 words: list[str | int] = ["XREAD", "COUNT", 1, "BLOCK", round(seconds * 1000), "STREAMS"]
                 words += [line.keys + queue for queue in self._ends]
                 words += [f"{milliseconds}-{number}" for milliseconds, number in self._ends.values()]

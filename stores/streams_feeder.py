@@ -29,6 +29,9 @@ _OFFERED_SECONDS = 2.0
 _LONG_DROP = 0.04
 """Seconds; less than a lease waits before its tasks may be given back."""
 
+_NEWEST_PAGES = 20
+"""So many due rows of about one second do not hide those that came due after them."""
+
 _WALK_SHARE = 20
 _SHORT_WALK = 0.5
 """A walk through everything that took longer is rested from for so many times as long, unless it must be."""
@@ -116,7 +119,7 @@ class Feeder:
         added += await self._add(self._fresh(due.tasks))
         if due.next is not None:  # more than a page: what came due just now stands at the other end
             newest = Due((max(0, self._due_seen - self._tending.patience - 2), 0))
-            added += await self._offer(newest, pages=1)
+            added += await self._offer(newest, pages=_NEWEST_PAGES)
         self._saw_due(due)
         return added
 

@@ -98,6 +98,72 @@ def test_the_old_names_of_redis_become_one_url() -> None:
     assert load_config({"GORGE_TASKQUEUE_BACKEND": "redis", "GORGE_TASKQUEUE_REDIS_DB": "2"}).redis_url.endswith("/2")
 
 
+ON_STREAMS = {"QUEUE_RUNTIME_STORE": "streams"}
+
+
+def test_the_old_names_of_mysql_and_of_redis_count_on_streams_over_mysql() -> None:
+    """The tasks stay where gorge had them, and the streams come beside them."""
+    environ = ON_STREAMS | {
+        "GORGE_TASKQUEUE_BACKEND": "mysql",
+        "GORGE_TASKQUEUE_MYSQL_HOST": "db",
+        "GORGE_TASKQUEUE_MYSQL_PORT": "3307",
+        "GORGE_TASKQUEUE_MYSQL_USER": "queue",
+        "GORGE_TASKQUEUE_MYSQL_PASS": "hunter2",
+        "GORGE_TASKQUEUE_NAMESPACE": "phorge",
+        "GORGE_TASKQUEUE_REDIS_ADDR": "cache:6380",
+        "GORGE_TASKQUEUE_REDIS_PASSWORD": "p@ss",
+        "GORGE_TASKQUEUE_REDIS_DB": "3",
+        "GORGE_TASKQUEUE_REDIS_KEY_PREFIX": "gorge:tq:",
+    }
+    reading = read_environment(environ)
+    config = reading.config
+    assert config is not None, reading.problems
+    assert (config.store, config.record, config.streams_prefix) == ("streams", "mysql", "queue-runtime-streams")
+    assert (config.mysql_host, config.mysql_port, config.mysql_user) == ("db", 3307, "queue")
+    assert (config.mysql_password, config.namespace) == ("hunter2", "phorge")
+    assert config.redis_url == "redis://:p%40ss@cache:6380/3"
+    assert "GORGE_TASKQUEUE_BACKEND is taken as QUEUE_RUNTIME_RECORD" in reading.notices
+    assert any("GORGE_TASKQUEUE_REDIS_KEY_PREFIX is ignored" in notice for notice in reading.notices)
+    assert not any("p@ss" in line or "hunter2" in line for line in (*reading.notices, *reading.warnings))
+
+
+@pytest.mark.parametrize("name", ["ADDR", "PASSWORD", "DB"])
+@pytest.mark.parametrize("store", ["redis", "streams"])
+def test_each_old_name_of_redis_is_taken_or_told_as_a_conflict_on_both_stores(store: str, name: str) -> None:
+    environ = {"QUEUE_RUNTIME_STORE": store, f"GORGE_TASKQUEUE_REDIS_{name}": "7"}
+    wanted = {
+        "ADDR": "redis://7/0",
+        "PASSWORD": "redis://:7@127.0.0.1:6379/0",
+        "DB": "redis://127.0.0.1:6379/7",
+    }
+    reading = read_environment(environ)
+    assert reading.config is not None
+    assert reading.config.redis_url == wanted[name]
+    assert f"GORGE_TASKQUEUE_REDIS_{name} is taken as QUEUE_RUNTIME_REDIS_URL" in reading.notices
+    (warning,) = reading.warnings
+    assert "tasks that gorge keeps in Redis" in warning
+    (problem,) = read_environment(environ | {"QUEUE_RUNTIME_REDIS_URL": "redis://r/1"}).problems
+    assert f"GORGE_TASKQUEUE_REDIS_{name} and QUEUE_RUNTIME_REDIS_URL are both set, to different values" in problem
+
+
+@pytest.mark.parametrize("word", ["redis", "postgres"])
+@pytest.mark.parametrize("record", ["", "mysql", "sqlite"])
+def test_tasks_that_gorge_has_in_redis_are_no_record_of_the_streams(word: str, record: str) -> None:
+    environ = ON_STREAMS | {"GORGE_TASKQUEUE_BACKEND": word, "QUEUE_RUNTIME_RECORD": record}
+    (problem,) = read_environment(environ).problems
+    assert f"GORGE_TASKQUEUE_BACKEND is '{word}', but the store is streams over" in problem
+    assert "let gorge drain its queue" in problem
+
+
+def test_streams_over_sqlite_are_never_put_in_the_place_of_a_queue_on_mysql() -> None:
+    over_sqlite = ON_STREAMS | {"QUEUE_RUNTIME_RECORD": "sqlite"}
+    (problem,) = read_environment(over_sqlite | {"GORGE_TASKQUEUE_MYSQL_HOST": "db"}).problems
+    assert "GORGE_TASKQUEUE_MYSQL_HOST is a setting for QUEUE_RUNTIME_STORE=mysql" in problem
+    assert "but the store is streams over sqlite" in problem
+    (problem,) = read_environment(over_sqlite | {"GORGE_TASKQUEUE_BACKEND": "mysql"}).problems
+    assert "GORGE_TASKQUEUE_BACKEND and QUEUE_RUNTIME_RECORD are both set, to different values" in problem
+
+
 def test_old_names_of_the_store_that_gorge_did_not_use_are_told_and_ignored() -> None:
     both = {"GORGE_TASKQUEUE_MYSQL_HOST": "db", "GORGE_TASKQUEUE_REDIS_ADDR": "cache:6379"}
     reading = read_environment(both)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class Mutant(Struct, frozen=True):
-    """One fault. `backend` is the store whose tests are run with it."""
+    """One fault. `backend` is the store whose tests are run with it: the contract's, on the streams their own."""
 
     name: str
     backend: str

@@ -20,6 +20,7 @@ from tests.mutants.mysql_faults import MYSQL_FAULTS
 from tests.mutants.redis_faults import REDIS_FAULTS
 from tests.mutants.reference_faults import REFERENCE_FAULTS
 from tests.mutants.sqlite_faults import SQLITE_FAULTS
+from tests.mutants.streams_faults import STREAMS_FAULTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,10 +71,10 @@ def load(path: str, text: str) -> None:
 def run_suite(mutant: Mutant, folder: str) -> int:
     """The exit code of pytest with the fault planted, in this folder: 1 when a test failed."""
     plant(mutant)
-    contract = ROOT / "tests" / "contract"
-    files = sorted(str(file) for topic in mutant.caught_by for file in contract.glob(f"test_{topic}.py"))
     chosen = [
         "-x",
+        "-m",
+        "not long",
         "-p",
         "no:cacheprovider",
         "-p",
@@ -83,7 +84,16 @@ def run_suite(mutant: Mutant, folder: str) -> int:
         "--assert=plain",
         f"--basetemp={folder}/tests",
     ]
+    if mutant.backend == "streams":
+        return int(pytest.main([*chosen, *map(_test_of_the_streams, mutant.caught_by)]))
+    contract = ROOT / "tests" / "contract"
+    files = sorted(str(file) for topic in mutant.caught_by for file in contract.glob(f"test_{topic}.py"))
     return int(pytest.main([*chosen, "-k", f"{mutant.backend} and not streams and not remote", *files]))
+
+
+def _test_of_the_streams(name: str) -> str:
+    file, _, test = name.partition("::")
+    return f"{ROOT}/tests/stores/test_streams_{file}.py::test_{test}"
 
 
 def run_apart(mutant: Mutant) -> tuple[int, str]:
@@ -111,7 +121,7 @@ def run_apart(mutant: Mutant) -> tuple[int, str]:
 def main(names: Iterable[str]) -> None:
     """Run the faults of these names, or all of them."""
     wanted = set(names)
-    for mutant in (*NO_FAULT, *MUTANTS):
+    for mutant in (*NO_FAULT, *MUTANTS, *STREAMS_FAULTS):
         if not wanted or mutant.name in wanted:
             code, tail = run_apart(mutant)
             print(json.dumps({"name": mutant.name, "code": code, "tail": tail}), flush=True)

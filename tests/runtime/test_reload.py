@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import asdict
 
 from queue_runtime.api.auth import Guard
-from queue_runtime.config import Reading, load_config, read_environment
+from queue_runtime.config import Config, Reading, load_config, read_environment
 from queue_runtime.cron_loop import CronLoop
 from queue_runtime.current import Current
 from queue_runtime.live import Live
@@ -229,6 +229,74 @@ async def test_a_token_that_is_taken_away_needs_a_restart(tmp_path: Path) -> Non
     assert done.needs_restart == ("QUEUE_RUNTIME_LISTEN", "QUEUE_RUNTIME_TOKEN")
     assert process.current.config.token == "s3cret"
     assert not process.guard.allows({"headers": [], "query_string": b""})
+
+
+Settings = dict[str, str]
+
+MYSQL: Settings = {"STORE": "mysql", "MYSQL_HOST": "db", "MYSQL_PASSWORD": "one"}
+STREAMS: Settings = {"STORE": "streams", "MYSQL_PASSWORD": "one", "REDIS_URL": "redis://u:one@r:1/2?ssl_x=y"}
+SENTINEL: Settings = {"STORE": "redis", "REDIS_URL": "redis+sentinel://:one@a:1,b:2/queue/0?sentinel_password=one"}
+REMOTE: Settings = {"STORE": "remote", "REMOTE_URL": "https://u:one@far/q", "REMOTE_TOKEN": "one"}
+CONDUIT: Settings = {"CONDUIT_URL": "http://phorge", "CONDUIT_TOKEN": "one"}
+
+
+async def reload_from(before: Settings, after: Settings) -> tuple[Reloaded, Config]:
+    """What comes of it when a process that was started with `before` reads `after`, and what is in force then."""
+    old, new = ({PREFIX + name: text for name, text in one.items()} for one in (before, after))
+    current = Current(load_config(old))
+    done = await Reloader(current, read=lambda: read_environment(new), prepare=lambda _: list).reload()
+    assert done.problems == ()
+    return done, current.config
+
+
+@pytest.mark.parametrize(
+    ("before", "changes"),
+    [
+        (MYSQL, {"MYSQL_PASSWORD": "two"}),
+        (MYSQL, {"MYSQL_PASSWORD": ""}),
+        (STREAMS, {"MYSQL_PASSWORD": "two", "BLOCK_SECONDS": "1"}),
+        (STREAMS, {"REDIS_URL": "redis://other:two@r:1/2?ssl_x=y"}),
+        (SENTINEL, {"REDIS_URL": "redis+sentinel://u:two@a:1,b:2/queue/0?sentinel_password=two&sentinel_username=u"}),
+        (REMOTE, {"REMOTE_TOKEN": "two", "REMOTE_URL": "https://u:two@far/q"}),
+        (CONDUIT, {"CONDUIT_TOKEN": "two"}),
+    ],
+)
+async def test_a_new_secret_of_the_same_server_is_in_force_at_once(before: Settings, changes: Settings) -> None:
+    done, config = await reload_from(before, before | changes)
+    assert done.needs_restart == ()
+    assert sorted(done.changed) == sorted(PREFIX + name for name in changes)
+    assert config == load_config({PREFIX + name: text for name, text in (before | changes).items()})
+
+
+@pytest.mark.parametrize(
+    ("before", "changes"),
+    [
+        (MYSQL, {"MYSQL_PASSWORD": "two", "MYSQL_HOST": "other"}),
+        (MYSQL, {"MYSQL_PASSWORD": "two", "MYSQL_USER": "other"}),
+        (STREAMS, {"REDIS_URL": "redis://u:two@other:1/2?ssl_x=y"}),
+        (STREAMS, {"REDIS_URL": "redis://u:two@r:1/3?ssl_x=y"}),
+        (STREAMS, {"REDIS_URL": "redis://u:two@r:1/2?ssl_x=z"}),
+        (STREAMS, {"REDIS_URL": "rediss://u:two@r:1/2?ssl_x=y"}),
+        (SENTINEL, {"REDIS_URL": "redis+sentinel://:two@a:1/queue/0"}),
+        (REMOTE, {"REMOTE_TOKEN": "two", "REMOTE_URL": "https://u:one@other/q"}),
+        (CONDUIT, {"CONDUIT_TOKEN": "two", "CONDUIT_URL": "http://other"}),
+    ],
+)
+async def test_the_secret_of_another_server_waits_for_the_restart_with_it(before: Settings, changes: Settings) -> None:
+    done, config = await reload_from(before, before | changes)
+    assert done.changed == ()
+    assert sorted(done.needs_restart) == sorted(PREFIX + name for name in changes)
+    assert config == load_config({PREFIX + name: text for name, text in before.items()})
+
+
+@pytest.mark.parametrize("other", [{"STORE": "sqlite"}, {"STORE": "streams", "RECORD": "sqlite"}])
+async def test_another_store_leaves_this_one_its_secrets(other: Settings) -> None:
+    done, config = await reload_from(MYSQL, other | {"SLOTS": "7"})
+    assert done.changed == ("QUEUE_RUNTIME_SLOTS",)
+    assert {"QUEUE_RUNTIME_STORE", "QUEUE_RUNTIME_MYSQL_PASSWORD"} <= set(done.needs_restart)
+    done, config = await reload_from(STREAMS | {"BLOCK_SECONDS": "9"}, other | {"STORE": "sqlite", "RECORD": ""})
+    assert done.changed == ()
+    assert (config.mysql_password, config.redis_url, config.block_seconds) == ("one", STREAMS["REDIS_URL"], 9)
 
 
 async def test_what_needs_a_restart_keeps_its_value_and_is_named_each_time(tmp_path: Path, logs: list[Log]) -> None:

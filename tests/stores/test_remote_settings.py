@@ -139,7 +139,7 @@ async def test_a_call_may_be_larger_than_the_bodies_of_other_callers(tmp_path: P
         assert found is not None
         assert found.data == "x" * 5000
         headers = {"X-Service-Token": TOKEN, wire.VERSION_HEADER: "1"}
-        answer = await far.house.post(wire.PATH + "get", {"task_ids": [0] * wire.MAX_CALL_BYTES}, headers=headers)
+        answer = await far.house.post(wire.PATH + "get", {"task_ids": "0" * wire.MAX_CALL_BYTES}, headers=headers)
         assert answer.error == (413, "ERR_TOO_LARGE")
 
 

@@ -17,7 +17,18 @@ from stores.streams import StreamsStore
 from stores.streams_feeder import Tending
 from tests.faulty_store import FaultyStore, Reply
 from tests.servers import RedisServer
-from tests.stores.streams_house import KEYS, House, add, finish, open_house, over, take, until, worker
+from tests.stores.streams_house import (
+    KEYS,
+    House,
+    add,
+    finish,
+    insert_as_php,
+    open_house,
+    over,
+    take,
+    until,
+    worker,
+)
 
 BRISK = Tending(every=0.05, reclaim=0.1, forget=0.1, old=60)
 
@@ -62,19 +73,20 @@ async def test_an_instance_takes_no_more_than_its_free_slots(house: House) -> No
 
 async def test_what_a_killed_consumer_had_read_goes_to_others(house: House) -> None:
     """R041: and its name is forgotten. The record decides whether it is still work."""
+    plain = await house.record()
+    ids = await add(plain, number=5)
+    insert_as_php(house.path, 5000)  # so that nobody looks among such low ids any more
     store = await house.store(tending=BRISK)
-    ids = await add(store, number=5)
-    assert await take(store, 0) == []
     await store.changed(0)
     house.redis.xgroup_create(KEYS + "default", "queue-runtime", id="0")
     house.redis.xreadgroup("queue-runtime", "dead", {KEYS + "default": ">"}, count=3)
     await store.cancel(ids[:1])
     found: list[int] = []
     async with asyncio.timeout(5):
-        while len(found) < 4:
+        while len(found) < 5:
             found += [task.id for task in await take(store, 5)]
             await store.changed(0.02)
-    assert sorted(found) == ids[1:]
+    assert sorted(found) == [*ids[1:], 5000]
     await until(lambda: not house.waiting())
     async with asyncio.timeout(5):
         while "dead" in house.consumers():
@@ -159,7 +171,7 @@ async def test_a_lease_that_is_cancelled_gives_its_entries_back(house: House) ->
 
 async def test_a_stop_ends_the_blocking_read_at_once_and_leaves_the_group(house: House) -> None:
     record = await house.record()
-    async with over(record, house.url, block_seconds=30) as store:
+    async with over(record, house.url, block_seconds=lambda: 30) as store:
         await add(store)
         assert len(await take(store, 5)) == 1
         await store.changed(0.1)
@@ -181,7 +193,8 @@ async def test_restarts_leave_no_consumers_behind(house: House) -> None:
             assert len(await take(store, 5)) == 1
     assert house.consumers() == []
     for number in range(20):
-        house.redis.xreadgroup("queue-runtime", f"killed {number}", {KEYS + "default": ">"}, count=1)
+        house.redis.xgroup_createconsumer(KEYS + "default", "queue-runtime", f"killed {number}")
+    assert len(house.consumers()) == 20
     store = await house.store(tending=BRISK)
     await take(store)
     async with asyncio.timeout(5):
@@ -201,6 +214,100 @@ async def test_an_entry_wakes_another_instance_at_once(house: House) -> None:
     assert await waiting
     assert asyncio.get_running_loop().time() - began < 0.5
     assert [task.id for task in await take(second, 5)] == [task_id]
+
+
+async def test_one_that_is_killed_while_it_fills_a_stream_again_holds_nobody_up(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R038: the guard against two who fill has a time limit."""
+    killed, other = [await house.store(cap=20) for _ in range(2)]
+    ids = await add(other, number=60)
+
+    async def end(*_: object) -> None:
+        """It was chosen to fill, and did nothing."""
+
+    monkeypatch.setattr(killed._feeder, "refill", end)
+    ran = [task.id for task in await take(killed, 15)]
+    await until(lambda: house.waiting() == ids[15:20])
+    ran += [task.id for task in await take(killed, 1)]
+    assert 0 < house.redis.pttl(f"{KEYS}/filling/default") <= 2000
+    async with asyncio.timeout(10):
+        await drain(other, ran, 60)
+    assert ran == ids
+
+
+class Deaf(FaultyStore):
+    """A record that never has news, so that what is heard is heard from the streams."""
+
+    def __init__(self, record: SqliteStore) -> None:
+        super().__init__(record)
+        self.dispatchable = record.dispatchable
+
+    async def changed(self, timeout: float) -> bool:
+        await asyncio.sleep(timeout)
+        return False
+
+
+async def test_an_entry_wakes_an_instance_whose_record_has_no_news(house: House) -> None:
+    first, second = await house.store(), await house.store(record=Deaf(await house.record()))
+    while await second.changed(0.1):
+        pass
+    waiting = asyncio.create_task(second.changed(10))
+    await asyncio.sleep(0.05)
+    began = asyncio.get_running_loop().time()
+    await add(first)
+    assert await waiting
+    assert asyncio.get_running_loop().time() - began < 1
+
+
+async def test_an_entry_that_came_between_two_reads_is_heard(house: House) -> None:
+    """In a queue that nobody has heard of: no read waits for that yet, and the next one looks."""
+    first = await house.store()
+    second = await house.store(record=Deaf(await house.record()), block_seconds=lambda: 0.2)
+    while await second.changed(0.1):
+        pass
+    waiting = asyncio.create_task(second.changed(10))
+    await asyncio.sleep(0.05)
+    await add(first, queue="unheard_of")
+    assert await waiting
+
+
+async def test_a_new_block_time_counts_from_the_next_read_on(house: House) -> None:
+    seconds, reads = 0.05, 0
+
+    def block_seconds() -> float:
+        nonlocal reads
+        reads += 1
+        return seconds
+
+    store = await house.store(record=Deaf(await house.record()), block_seconds=block_seconds)
+    await store.changed(0)
+    await until(lambda: reads >= 4)
+    seconds = 30
+    seen = reads
+    await until(lambda: reads > seen)
+    await asyncio.sleep(0.3)
+    assert reads == seen + 1
+    began = asyncio.get_running_loop().time()
+    await add(await house.store())
+    assert await store.changed(10)  # a long read ends with the first entry all the same
+    assert asyncio.get_running_loop().time() - began < 1
+
+
+async def test_a_fault_of_our_own_in_the_background_is_raised_by_the_next_call(house: House) -> None:
+    class Broken(Deaf):
+        def __init__(self, record: SqliteStore) -> None:
+            super().__init__(record)
+            self.dispatchable = self.crash
+
+        async def crash(self, which: Which, limit: int) -> Page:
+            raise RuntimeError("a bug")
+
+    store = await house.store(record=Broken(await house.record()))
+    (task_id,) = await add(store)
+    await store.delay([task_id], 1)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await take(store)
 
 
 async def test_waiting_for_news_takes_no_entry_from_anybody(house: House) -> None:

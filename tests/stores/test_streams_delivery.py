@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queue_runtime.store import Store, StoreOptions
-from queue_runtime.task import Complete, Fail, NewTask, Release, Result, Retry, Yield
+from queue_runtime.task import Complete, Fail, NewTask, Pause, PauseKind, Release, Result, Retry, Yield
 from stores.dispatchable import Due
 from stores.streams import StreamsStore
 from stores.streams_feeder import Tending
@@ -91,7 +91,7 @@ async def test_a_delayed_task_does_not_run_early_and_starts_in_its_second(store:
     assert due <= time.time() < due + 1
 
 
-@pytest.mark.parametrize("wait", [1, 2])
+@pytest.mark.parametrize("wait", [1, pytest.param(2, marks=pytest.mark.long)])
 async def test_a_back_off_ends_within_a_second_of_its_time(store: StreamsStore, wait: int) -> None:
     (task_id,) = await add(store)
     began = int(time.time())
@@ -173,8 +173,20 @@ async def test_a_row_that_php_inserts_late_is_dispatched_too(house: House) -> No
     await asyncio.sleep(1.1)  # it is young no longer
     insert_as_php(house.path, ids[-1] + 10)
     assert await taken(store, 1) == [ids[-1] + 10]
+    await asyncio.sleep(1.1)
     insert_as_php(house.path, ids[-1] + 5)
     assert await taken(store, 1, seconds=5) == [ids[-1] + 5]
+
+
+async def test_a_pause_that_was_lifted_elsewhere_is_noticed_for_old_tasks_too(house: House) -> None:
+    plain = await house.record()
+    (task_id,) = await add(plain)
+    await plain.pause(Pause(PauseKind.CLASS, "A"))
+    insert_as_php(house.path, 5000, "B")  # so that nobody looks among such low ids any more
+    store = await house.store(tending=BRISK)
+    assert await taken(store, 1) == [5000]
+    await plain.resume(Pause(PauseKind.CLASS, "A"))
+    assert await taken(store, 1, seconds=5) == [task_id]
 
 
 async def test_tasks_enqueued_by_an_instance_without_redis_are_dispatched(house: House, store: StreamsStore) -> None:
@@ -193,6 +205,17 @@ async def test_the_sweep_delivers_what_was_missed(store: StreamsStore, house: Ho
     assert house.waiting() == ids[:1000]
     assert (await store.sweep(1000)).redelivered == 0
     assert len(house.waiting()) == 1000
+
+
+async def test_the_sweep_delivers_what_became_due(store: StreamsStore, house: House) -> None:
+    await take(store)
+    plain = await house.record()
+    due = int(time.time()) + 2
+    (task_id,) = await add(plain, delay_until=due)
+    async with asyncio.timeout(10):
+        while house.waiting() != [task_id]:
+            assert (await store.sweep(100)).redelivered == 0 or time.time() >= due
+    assert time.time() >= due
 
 
 # ---- streams that are full
@@ -236,7 +259,59 @@ async def test_what_is_due_is_not_starved_by_a_flood(house: House) -> None:
     assert (await store.stats()).active > 200
 
 
+async def test_younger_tasks_do_not_overtake_those_that_found_the_stream_full(house: House) -> None:
+    store = await house.store(cap=20)
+    ids = await add(store, number=30)
+    assert [task.id for task in await take(store, 5)] == ids[:5]
+    ids += await add(store)
+    assert house.waiting() == ids[5:20]
+    assert await taken(store, 26) == ids[5:]
+
+
+async def test_what_comes_due_behind_a_page_of_due_rows_that_nobody_runs_is_seen(house: House) -> None:
+    store, plain = await house.store(), await house.record()
+    await add(plain, task_class="Nobody", queue="nobody", number=1100, delay_until=int(time.time()) - 60)
+    await store.changed(0)
+    due = int(time.time()) + 2
+    (task_id,) = await add(store, delay_until=due)
+    async with asyncio.timeout(10):
+        while house.waiting() != [task_id]:
+            await store.changed(0.5)
+    assert due <= time.time() < due + 1
+
+
 # ---- streams that lose something
+
+
+async def test_entries_that_somebody_cut_off_are_missed_for_old_tasks_too(house: House) -> None:
+    plain = await house.record()
+    ids = await add(plain, number=10)
+    insert_as_php(house.path, 5000)  # so that nobody looks among such low ids any more
+    store = await house.store(tending=BRISK)
+    await store.changed(0)
+    house.redis.xtrim(KEYS + "default", maxlen=3, approximate=False)
+    assert sorted(await taken(store, 11, seconds=5)) == [*ids, 5000]
+
+
+async def test_a_server_that_was_emptied_is_told_everything_by_the_next_lease(
+    store: StreamsStore, house: House
+) -> None:
+    ids = await add(store, number=3)
+    await store.changed(0)
+    house.redis.flushall()
+    assert [task.id for task in await take(store)] == ids[:1]  # from the record, which does not wait for that
+    await until(lambda: house.waiting() == ids[1:])
+
+
+async def test_books_of_many_lost_entries_are_mended(house: House) -> None:
+    """Also of tasks that are no work any more, which nobody adds again."""
+    store, plain = await house.store(cap=5000), await house.record()
+    ids = await add(store, number=3000)
+    await store.changed(0)
+    await plain.cancel(ids[:2500])
+    house.redis.delete(KEYS + "default")
+    await store.sweep(100)
+    assert (house.sent(), house.waiting()) == (500, ids[2500:])
 
 
 async def lose_everything(house: House) -> None:
@@ -262,7 +337,7 @@ async def lose_the_books(house: House) -> None:
 @pytest.mark.parametrize("lose", [lose_everything, lose_the_stream, lose_the_group, lose_some_entries, lose_the_books])
 async def test_whatever_redis_loses_every_task_runs_once_and_soon(house: House, lose: Callable[[House], Any]) -> None:
     """R030, R031"""
-    store = await house.store(tending=BRISK, block_seconds=1)
+    store = await house.store(tending=BRISK, block_seconds=lambda: 1)
     first = await add(store, number=10)
     await finish(store, await take(store, 2))
     await store.changed(0)

@@ -2,18 +2,33 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from queue_runtime.store import Store
 from queue_runtime.task import Complete, NewTask, Result
+from stores import streams_line
 from stores.streams import StreamsStore
 from stores.streams_feeder import Tending
 from tests.servers import RedisServer
+from tests.stores.redis_house import client_of
 from tests.stores.relay import relay_to
-from tests.stores.streams_house import NOWHERE, House, add, finish, open_house, take, toggled, until
+from tests.stores.streams_house import (
+    BACK_SECONDS,
+    KEYS,
+    NOWHERE,
+    House,
+    add,
+    finish,
+    open_house,
+    take,
+    toggled,
+    until,
+)
+from tests.stores.test_redis_address import watched
 
 
 @pytest.fixture
@@ -92,13 +107,16 @@ async def test_an_enqueue_waits_fifty_milliseconds_for_a_frozen_redis_and_then_n
         await until(lambda: is_back(store))
 
 
-@pytest.mark.parametrize("seconds", [0.5, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("seconds", "back_seconds"),
+    [(0.5, BACK_SECONDS), pytest.param(30, streams_line.BACK_SECONDS, marks=pytest.mark.long)],
+)
 async def test_tasks_go_on_while_redis_is_frozen_and_after(
-    tmp_path: Path, own_redis: RedisServer, seconds: float
+    tmp_path: Path, own_redis: RedisServer, seconds: float, back_seconds: float
 ) -> None:
     """No task is lost or runs twice, no failure is counted, and pick-up is back within five seconds."""
     async with open_house(tmp_path, own_redis) as house:
-        first, second = await house.store(), await house.store()
+        first, second = [await house.store(back_seconds=back_seconds) for _ in range(2)]
         ids = await add(first, number=20)
         ran = await run_all(second, 5)
         own_redis.pause()
@@ -109,12 +127,39 @@ async def test_tasks_go_on_while_redis_is_frozen_and_after(
         await asyncio.sleep(seconds)
         ids += await add(first, number=10)
         own_redis.resume()
-        await until(lambda: is_back(first) and is_back(second), seconds=10)
+        await until(lambda: is_back(first) and is_back(second), seconds=5)
         ids += await add(second, number=10)
         ran += await run_all(first, 60 - len(ran), seconds=5)
         assert sorted(ran) == ids
         assert [row.result for row in await first.list_archived(100)] == [Result.SUCCESS] * 60
         assert all(row.failure_count == row.lost_count == 0 for row in await first.list_archived(100))
+
+
+def fill_the_server(house: House) -> Callable[[], object]:
+    house.redis.config_set("maxmemory", 1)
+    return partial(house.redis.config_set, "maxmemory", 0)
+
+
+def put_another_key_in_the_streams_place(house: House) -> Callable[[], object]:
+    house.redis.set(KEYS + "default", "not a stream")
+    return partial(house.redis.delete, KEYS + "default")
+
+
+@pytest.mark.parametrize("spoil", [fill_the_server, put_another_key_in_the_streams_place])
+async def test_an_xadd_that_fails_loses_no_task(house: House, spoil: Callable[[House], Callable[[], object]]) -> None:
+    """The enqueue has succeeded all the same, and what the streams missed they get when they can."""
+    store = await house.store()
+    mend = spoil(house)
+    try:
+        ids = await add(store, number=10)
+        assert store.dispatch.falls == 1
+        ran = await run_all(store, 5)
+    finally:
+        mend()
+    await until(lambda: is_back(store) and house.sent() == 10 - len(ran))
+    ran += await run_all(store, 10 - len(ran))
+    assert sorted(ran) == ids
+    assert all(row.failure_count == 0 for row in await store.list_archived(100))
 
 
 async def test_a_redis_that_restarts_empty_is_told_everything_again(tmp_path: Path, own_redis: RedisServer) -> None:
@@ -150,6 +195,30 @@ async def test_a_failover_to_a_replica_loses_nothing(house: House, own_redis: Re
             assert sorted(ran) == ids
         finally:
             old.redis.replicaof("NO", "ONE")
+
+
+@pytest.mark.long
+async def test_a_failover_by_sentinels_loses_nothing(house: House) -> None:
+    """The master dies for good, and the dispatch goes on at the replica that the sentinels choose."""
+    with watched() as (master, replica, sentinel), client_of(replica) as client, client_of(sentinel) as watcher:
+        await until(lambda: client.info("replication").get("master_link_status") == "up")
+        await until(lambda: len(watcher.sentinel_slaves("queue")) == 1, seconds=30)
+        url = f"redis+sentinel://{sentinel.host}:{sentinel.port}/queue/0"
+        stores = [await house.store(url=url, tending=Tending(old=0.2)) for _ in range(2)]
+        ids = await add(stores[0], number=20)
+        ran = await run_all(stores[1], 5)
+        master.kill()
+        ids += await add(stores[1], number=10)
+        ran += await run_all(stores[0], 20 - len(ran))
+        await until(lambda: all(map(is_back, stores)), seconds=30)
+        ids += await add(stores[0], number=10)
+        assert client.exists(KEYS + "default")
+        ran += await run_all(stores[1], 40 - len(ran))
+        assert sorted(ran) == ids
+        async with asyncio.timeout(10):
+            while client.xlen(KEYS + "default"):  # what ended while nobody was told is dropped when it is read or old
+                await stores[1].sweep(100)
+                assert await take(stores[1], 5) == []
 
 
 async def test_a_server_that_forgets_its_scripts_disturbs_nobody(house: House) -> None:

@@ -146,13 +146,15 @@ async def test_a_pause_lifted_by_an_instance_without_redis_is_noticed(office: Of
 
 
 async def test_a_database_that_was_restored_is_dispatched_from_its_first_id(office: Office) -> None:
+    draw_id(office.phorge)
+    office.phorge.execute("UPDATE lisk_counter SET counterValue = 5000")
     store = await office.store()
-    await add(store, number=50)
-    assert len(await taken(store, 50)) == 50
+    ids = await add(store, number=50)
+    assert (sorted(await taken(store, 50)), min(ids)) == (ids, 5001)
     office.phorge.empty()
-    ids = await add(store, number=3)
-    assert max(ids) <= 3
-    assert sorted(await taken(store, 3)) == ids
     with Php(office.phorge) as php:
-        task_id = php.schedule("A")
-        assert await taken(store, 1, seconds=3) == [task_id]
+        ids = [php.schedule("A") for _ in range(3)]
+        assert max(ids) <= 3
+        assert sorted(await taken(store, 3, seconds=5)) == ids
+    ids = await add(store, number=3)
+    assert sorted(await taken(store, 3)) == ids

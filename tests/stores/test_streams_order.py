@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +12,7 @@ from queue_runtime.task import NewTask, Pause, PauseKind
 from stores.streams import StreamsStore
 from stores.streams_order import QUEUES, Preference
 from tests.servers import RedisServer
-from tests.stores.streams_house import House, add, finish, open_house, take, until
+from tests.stores.streams_house import KEYS, House, add, finish, open_house, take, until
 
 
 @pytest.fixture
@@ -83,6 +84,35 @@ async def test_a_worker_never_reads_a_class_that_it_did_not_ask_for(store: Strea
     assert house.pending() == 0
     assert await take(store, 5, without_classes={"B"}) == []
     assert [task.id for task in await take(store, 5, without_classes={"A"})] == [foreign]
+
+
+async def test_a_class_that_the_entry_does_not_tell_is_not_leased(store: StreamsStore, house: House) -> None:
+    """An entry is a hint; the row says what the task is. The hint may have the number of the task's own entry."""
+    (task_id,) = await add(store, task_class="B", queue="low")
+    ((number, _),) = cast(Any, house.redis.xrange(KEYS + "low"))
+    house.redis.xadd(KEYS + "high", {"job_id": task_id, "job_type": "A", "queue": "high"}, id=number)
+    assert await take(store, 5, classes={"A"}) == []
+    await until(lambda: (house.waiting("high"), house.waiting("low"), house.pending("high")) == ([], [task_id], 0))
+    assert [task.id for task in await take(store, 5, classes={"B"})] == [task_id]
+
+
+async def test_a_class_that_waits_no_more_keeps_nobody_from_its_queue(store: StreamsStore) -> None:
+    await add(store, task_class="B")
+    await finish(store, await take(store, 1))
+    ids = await add(store, priority=9) + await add(store, priority=1)
+    assert [task.id for task in await take(store, 2, classes={"A"})] == ids  # by arrival, so from the stream
+
+
+async def test_what_the_record_could_not_give_in_one_reply_stays_in_the_stream(
+    store: StreamsStore, house: House
+) -> None:
+    ids = await add(store, number=5, data="x" * 3_000_000)
+    first = [task.id for task in await take(store, 5)]
+    assert first == ids[: len(first)]
+    assert 1 < len(first) < 5
+    await until(lambda: house.waiting() == ids[len(first) :] and house.pending() == 0)
+    second = [task.id for task in await take(store, 5)]
+    assert second == ids[len(first) :][: len(second)]
 
 
 async def test_a_queue_with_strange_classes_keeps_its_place(store: StreamsStore) -> None:
