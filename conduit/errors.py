@@ -21,6 +21,10 @@ class Misconfigured(ConduitError):
         self.fix = fix
 
 
+class TokenRefused(Misconfigured):
+    """The one reason of these that a call without a token, or with a wrong one, must meet."""
+
+
 class OutcomeUnknown(ConduitError):
     """The answer was lost: the method may have run, may not have, or may be running now."""
 

@@ -5,18 +5,19 @@ What the gateway itself refuses is told in Conduit's own words.
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import anyio
-import httpx2
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conduit.buckets import Buckets
-from conduit.client import CONNECT_SECONDS, open_transport
+from conduit.exchange import LOST, Headers, Phone
+from conduit.request_body import Gone, RequestBody, TooLarge, WrongLength
 
 HOP_BY_HOP = frozenset(
     {
@@ -30,8 +31,14 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-_OURS = frozenset({b"host", b"x-forwarded-for", b"x-forwarded-proto", b"x-conduit-gateway"})
-"""Headers that the gateway writes itself, whatever came in."""
+_OURS = frozenset({b"host", b"x-forwarded-for", b"x-forwarded-proto", b"x-conduit-gateway", b"expect"})
+"""Headers that the gateway writes itself, whatever came in; of the last one the server here has seen to already."""
+
+_FRAME = frozenset({b"content-length"})
+"""Headers that hold a message together, so that nobody can have them dropped on the way."""
+
+_SENDABLE = re.compile(rb"[\x21-\x7e]+")
+"""What an address may consist of on its way to Phorge."""
 
 UNBOUNDED = frozenset({"worker.execute"})
 """Methods that run a task: cutting one off would say nothing of the work, which goes on."""
@@ -39,49 +46,8 @@ UNBOUNDED = frozenset({"worker.execute"})
 OTHERS = frozenset({"queue", "worker"})
 """Prefixes of faces of ours; no method of Conduit is called so."""
 
-Headers = list[tuple[bytes, bytes]]
 Observe = Callable[[Scope, int | None, float], None]
 """Told of each call: its scope, the status it got (None: the caller hung up before) and the seconds it took."""
-
-
-class _TooLarge(Exception):
-    """The body of the request has more bytes than may pass."""
-
-
-class _Gone(Exception):
-    """The caller hung up before its request was complete."""
-
-
-class _Body(httpx2.AsyncByteStream):
-    """The body of a request, as it arrives."""
-
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive = receive
-        self._limit = limit
-        self._complete = anyio.Event()
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        more = True
-        while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise _Gone
-            chunk: bytes = message.get("body", b"")
-            more = message.get("more_body", False)
-            size += len(chunk)
-            if size > self._limit:
-                raise _TooLarge
-            if chunk:
-                yield chunk
-        self._complete.set()
-
-    async def end_with_caller(self, scope: anyio.CancelScope) -> None:
-        """Cancel the scope when the caller hangs up after its request."""
-        await self._complete.wait()
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        scope.cancel()
 
 
 class _Reply:
@@ -89,10 +55,15 @@ class _Reply:
 
     def __init__(self, scope: Scope, send: Send, *, closing: bool) -> None:
         self._send = send
-        self._closing = closing and scope["http_version"].startswith("1")
+        self._is_http1: bool = scope["http_version"].startswith("1")
+        self._closing = closing and self._is_http1
         self._headless = scope["method"] == "HEAD"
         self.status: int | None = None
         """None until it has begun"""
+
+    def close(self) -> None:
+        """Have the connection closed after this reply."""
+        self._closing = self._is_http1
 
     async def begin(self, status: int, headers: Headers) -> None:
         self.status = status
@@ -147,10 +118,8 @@ class Gateway:
         self._allows = allows
         self._observe = observe
         self._stopping = stopping
-        self._url = httpx2.URL(url)
-        self._base = self._url.path.rstrip("/").encode()
-        self._host = (host or urlsplit(url).netloc).encode("ascii")
-        self._transport = open_transport(url, tls_ca)
+        self._phone = Phone(url, tls_ca)
+        self._host = host.encode("ascii") or self._phone.host
         self._seconds = seconds
         self._max_body = max_body
         self._buckets = Buckets(rate, burst) if rate > 0 else None
@@ -164,12 +133,15 @@ class Gateway:
             return
         began = time.monotonic()
         reply = _Reply(scope, send, closing=self._stopping())
-        if refusal := self._refusal(scope, method):
+        if _has_two_lengths(scope):
+            reply.close()  # or what follows might be read in a third way
+            await reply.refuse(400, "ERR-CONDUIT-CORE", "Content-Length must not come with Transfer-Encoding")
+        elif refusal := self._refusal(scope, method):
             await reply.refuse(*refusal)
-        elif _declared_length(scope) > self._max_body:
+        elif (length := _declared_length(scope)) is not None and length > self._max_body:
             await reply.too_large(self._max_body)
         else:
-            await self._pass_on(method, scope, _Body(receive, self._max_body), reply)
+            await self._pass_on(method, scope, RequestBody(receive, self._max_body, length), reply)
         self._observe(scope, reply.status, time.monotonic() - began)
 
     def _refusal(self, scope: Scope, method: str) -> tuple[int, str, str] | None:
@@ -178,66 +150,65 @@ class Gateway:
             return 401, "ERR-CONDUIT-AUTH", "the service token is missing or wrong"
         if not method:
             return 400, "ERR-CONDUIT-CORE", "no method is named: call /api/{method}"
-        headers = dict(scope["headers"])
-        if b"content-length" in headers and b"transfer-encoding" in headers:
-            return 400, "ERR-CONDUIT-CORE", "Content-Length must not come with Transfer-Encoding"
+        if not _SENDABLE.fullmatch(self._target(scope)):
+            return 400, "ERR-CONDUIT-CORE", "the address has characters that must be escaped"
         if self._buckets is not None and method not in self._exempt and not self._buckets.take(_client(scope)):
             return 429, "ERR-RATE-LIMIT", "too many calls from this address; try again later"
         return None
 
-    async def _pass_on(self, method: str, scope: Scope, body: _Body, reply: _Reply) -> None:
+    async def _pass_on(self, method: str, scope: Scope, body: RequestBody, reply: _Reply) -> None:
         async with anyio.create_task_group() as group:
             # a caller that hangs up ends the call to Phorge too
             group.start_soon(body.end_with_caller, group.cancel_scope)
             await self._relay(method, scope, body, reply)
             group.cancel_scope.cancel()
 
-    async def _relay(self, method: str, scope: Scope, body: _Body, reply: _Reply) -> None:
+    async def _relay(self, method: str, scope: Scope, body: RequestBody, reply: _Reply) -> None:
         unbounded = method in UNBOUNDED or self._seconds <= 0
         try:
             async with asyncio.timeout(None if unbounded else self._seconds):
-                answer = await self._transport.handle_async_request(self._request(scope, body))
-                try:
+                async with self._phone.exchange(
+                    scope["method"].encode("ascii"), self._target(scope), self._headers(scope), aiter(body)
+                ) as answer:
                     # the server puts its own date
-                    headers = [pair for pair in _end_to_end(answer.headers.raw) if pair[0] != b"date"]
-                    await reply.begin(answer.status_code, headers)
-                    async for chunk in answer.aiter_raw():
+                    headers = [pair for pair in _end_to_end(answer.headers) if pair[0] != b"date"]
+                    await reply.begin(answer.status, headers)
+                    async for chunk in answer.aiter_stream():
                         await reply.add(chunk)
                     await reply.end()
-                finally:
-                    await answer.aclose()
-        except _Gone:
+        except Gone:
             return
-        except _TooLarge:
+        except TooLarge:
+            await body.pour_away()
             await reply.too_large(self._max_body)
-        except (httpx2.RequestError, TimeoutError) as error:
+        except WrongLength:
+            if reply.status is None:
+                await reply.refuse(400, "ERR-CONDUIT-CORE", "the body is not as long as Content-Length says")
+        except (*LOST, TimeoutError) as error:
             self._log.warning("a Conduit call was not answered by Phorge", method=method, reason=repr(error))
             if reply.status is None:
                 await reply.refuse(502, "ERR-CONDUIT-PROXY", "Phorge did not answer this call")
             # else the reply ends here, unfinished: the server breaks the connection
 
-    def _request(self, scope: Scope, body: _Body) -> httpx2.Request:
-        """The request as Phorge gets it."""
+    def _target(self, scope: Scope) -> bytes:
+        """Path and query as they came."""
+        query: bytes = scope["query_string"]
+        return self._phone.base + _raw_path(scope) + (b"?" + query if query else b"")
+
+    def _headers(self, scope: Scope) -> Headers:
+        """Those that Phorge gets."""
         given = dict(scope["headers"])
         headers = [pair for pair in _end_to_end(scope["headers"]) if pair[0] not in _OURS]
         if b"content-length" not in given:
             chunked = b"transfer-encoding" in given or not scope["http_version"].startswith("1")
             headers.append((b"transfer-encoding", b"chunked") if chunked else (b"content-length", b"0"))
-        path: bytes = (scope.get("raw_path") or scope["path"].encode()).partition(b"?")[0]
-        query: bytes = scope["query_string"]
-        return httpx2.Request(
-            scope["method"],
-            self._url.copy_with(raw_path=self._base + path + (b"?" + query if query else b"")),
-            headers=[
-                (b"host", self._host),
-                *headers,
-                (b"x-forwarded-for", _client(scope).encode()),
-                (b"x-forwarded-proto", scope.get("scheme", "http").encode()),
-                (b"x-conduit-gateway", b"go-conduit"),  # what its callers and their logs look for
-            ],
-            stream=body,
-            extensions={"timeout": {"connect": CONNECT_SECONDS, "pool": None, "read": None, "write": None}},
-        )
+        return [
+            (b"host", self._host),
+            *headers,
+            (b"x-forwarded-for", _client(scope).encode()),
+            (b"x-forwarded-proto", scope.get("scheme", "http").encode()),
+            (b"x-conduit-gateway", b"go-conduit"),  # what its callers and their logs look for
+        ]
 
 
 def method_of(path: str) -> str | None:
@@ -255,12 +226,22 @@ def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers that are meant for the other end."""
     found = [(name.lower(), value) for name, value in headers]
     named = {part.strip().lower() for name, value in found if name == b"connection" for part in value.split(b",")}
+    named -= _FRAME
     return [(name, value) for name, value in found if name not in HOP_BY_HOP and name not in named]
 
 
-def _declared_length(scope: Scope) -> int:
+def _declared_length(scope: Scope) -> int | None:
     length: bytes = dict(scope["headers"]).get(b"content-length", b"")
-    return int(length) if length.isdigit() and len(length) < 20 else 0
+    return int(length) if length.isdigit() and len(length) < 20 else None
+
+
+def _has_two_lengths(scope: Scope) -> bool:
+    return {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}
+
+
+def _raw_path(scope: Scope) -> bytes:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.partition(b"?")[0]
 
 
 def _client(scope: Scope) -> str:

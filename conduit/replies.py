@@ -11,7 +11,15 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Raw, Struct
 
-from conduit.errors import CallFailed, ConduitError, Misconfigured, NotReached, OutcomeUnknown, UnknownParameters
+from conduit.errors import (
+    CallFailed,
+    ConduitError,
+    Misconfigured,
+    NotReached,
+    OutcomeUnknown,
+    TokenRefused,
+    UnknownParameters,
+)
 
 EXCERPT = 300
 
@@ -27,12 +35,25 @@ TURNED_AWAY = frozenset({429})
 TASK_ITSELF = frozenset({408, 413})
 """What a web server says of one request that is too large or too slow, while others pass."""
 
-TOKEN_FIX = "give this process and Phorge the same token (QUEUE_RUNTIME_CONDUIT_TOKEN here)"
-HOST_FIX = (
-    "set QUEUE_RUNTIME_CONDUIT_HOST to the host of Phorge's phabricator.base-uri, or add this one to "
-    "phabricator.allowed-uris"
+NO_TOKEN = "No service token is set"
+"""How our extension begins to say that Phorge has none: then no caller has the right one."""
+
+TOKEN_FIX = (
+    "give this process and Phorge the same token (QUEUE_RUNTIME_CONDUIT_TOKEN here; there the option "
+    "queue-runtime.token, or gorge.conduit.token in the fork)"
 )
-METHOD_FIX = "install queue-runtime's extension into Phorge (src/extensions), and reload php-fpm if it caches code"
+NO_TOKEN_FIX = (
+    "set it by Phorge's bin/config set queue-runtime.token, or as env[QUEUE_RUNTIME_CONDUIT_TOKEN] in php-fpm's pool "
+    "(clear_env keeps a variable of the service from PHP), and reload php-fpm"
+)
+HOST_FIX = (
+    "set QUEUE_RUNTIME_CONDUIT_HOST to the host of Phorge's phabricator.base-uri, or add this one to what "
+    "phabricator.allowed-uris has already (bin/config set replaces the whole list)"
+)
+METHOD_FIX = (
+    "put queue-runtime's extension into Phorge by `queue-runtime phorge install DIR`, and reload php-fpm if it caches "
+    "code"
+)
 SETUP_FIX = (
     "open Phorge in a browser and resolve what it asks for; if Host has no dot, set QUEUE_RUNTIME_CONDUIT_HOST to the "
     "host of phabricator.base-uri"
@@ -48,6 +69,9 @@ class _Envelope(Struct):
 
 _decode = msgspec.json.Decoder(_Envelope).decode
 
+MALFORMED = (msgspec.DecodeError, RecursionError)
+"""What is raised for text that is no JSON, or JSON nested so deep that nobody means it."""
+
 
 def read_reply(status: int, headers: Mapping[str, str], body: bytes) -> Raw:
     """The result as JSON text. Raises one of the errors of `errors.py`."""
@@ -61,7 +85,7 @@ def _read_answer(body: bytes) -> Raw:
         raise OutcomeUnknown("PHP ended without an answer (an empty reply: exit() in a worker, or a crash)")
     try:
         envelope = _decode(body)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         text = body.decode(errors="replace")
         if problem := _page_problem(text):
             raise problem from None
@@ -73,9 +97,9 @@ def _read_answer(body: bytes) -> Raw:
 
 def _error(code: str, info: str) -> ConduitError:
     """What one of Conduit's own error codes means."""
-    text = f"{code}: {info}" if info else code
+    text = f"{code}: {info}" if info else code or "an error without a code"
     if code in AUTH_CODES:
-        return Misconfigured(f"Phorge refuses the token ({text})", TOKEN_FIX)
+        return TokenRefused(f"Phorge refuses the token ({text})", NO_TOKEN_FIX if NO_TOKEN in info else TOKEN_FIX)
     if code == "ERR-CONDUIT-CALL" and "does not exist" in info:
         return Misconfigured(f"Phorge does not have the method ({text})", METHOD_FIX)
     if code == "ERR-CONDUIT-CALL" and "does not define these parameters" in info:
@@ -114,7 +138,7 @@ def _refused(said: str, body: bytes) -> ConduitError:
     """A status of the 4xx kind: nothing ran. A gateway in between answers in Conduit's shape."""
     try:
         envelope = _decode(body)
-    except msgspec.DecodeError:
+    except MALFORMED:
         return Misconfigured(f"this is not Phorge's Conduit ({said})", URL_FIX)
     error = _error(envelope.error_code or "no code", _info(envelope.error_info))
     return error if isinstance(error, Misconfigured) else Misconfigured(str(error), URL_FIX)

@@ -34,6 +34,9 @@ PREPARE_SECONDS = 60.0
 PREPARED_FOR = 600.0
 """How long an answer to `prepare` is taken for all tasks of its class."""
 
+MAX_CLASSES = 10_000
+"""Of so many classes at most it is remembered what PHP said of them, whatever names come in."""
+
 NOT_RUN_WAIT = 15
 """Wait of a task that Phorge did not get to see, or turned away unread. Leasing has stopped by then."""
 
@@ -133,7 +136,7 @@ class Delegate:
         task = context.task
         asked = phase_call("prepare", task, lease.expires)
         try:
-            answer = read_answer(await self._client.call(METHOD, asked, seconds=PREPARE_SECONDS), terms)
+            answer = self._read(await self._client.call(METHOD, asked, seconds=PREPARE_SECONDS), terms)
         except OutcomeUnknown as error:
             self._phorge.doubt()  # but nothing is run in this phase
             self._log.warning("Phorge was lost before the run; put off", reason=str(error), task_id=task.id)
@@ -148,6 +151,8 @@ class Delegate:
             raise Retry(reason=f"{METHOD} gave a result of `prepare` that is not known here: {answer.result!r}")
         wanted = number(answer.lease_duration)
         seconds = CLASS_SECONDS if wanted is None or wanted <= 0 else min(wanted, MAX_LEASE_SECONDS)
+        if len(self._prepared) >= MAX_CLASSES:
+            self._prepared.clear()
         self._prepared[task.task_class] = _Prepared(terms, seconds, time.monotonic() + PREPARED_FOR)
         return seconds
 
@@ -155,7 +160,7 @@ class Delegate:
         task = context.task
         asked = phase_call("execute", task, lease.expires) if terms.version else plain_call(task)
         try:
-            return read_answer(await self._call(asked, seconds), terms)
+            return self._read(await self._call(asked, seconds), terms)
         except OutcomeUnknown as error:
             self._phorge.doubt()
             wait = self._lease_seconds if terms.locks else seconds
@@ -172,6 +177,12 @@ class Delegate:
         except (ConduitError, Unreadable) as error:
             self._failed(context, terms, error)
 
+    def _read(self, raw: Raw, terms: Terms) -> Answer:
+        answer = read_answer(raw, terms)
+        if terms.version and (answer.task_lock is True) != terms.locks:
+            self._phorge.doubt()  # another method has taken that one's place: the next runs go by what it says
+        return answer
+
     async def _call(self, asked: dict[str, object], seconds: int) -> Raw:
         try:
             return await self._client.call(METHOD, asked, seconds=seconds)
@@ -186,10 +197,11 @@ class Delegate:
         if code == "ERR-WORKER-CLASS":
             self._say_once(f"Phorge does not allow this class here ({error}); put off", context.task)
             raise Yield(NOT_FOR_PHP_WAIT)
-        if isinstance(error, UnknownParameters):
-            changed = terms.version == 1
-        else:
-            changed = terms.version == 0 and code == "ERR-WORKER-CONTEXT"
+        if code == "ERR-WORKER-CONTEXT" and terms.version:
+            # the fork's own method compares the lease with PHP's clock
+            self._say_once(f"Phorge refuses this call unread ({error}); put off. Do the clocks differ?", context.task)
+            raise Yield(NOT_FOR_PHP_WAIT)
+        changed = terms.version == 1 if isinstance(error, UnknownParameters) else code == "ERR-WORKER-CONTEXT"
         # turned away unread, by no fault of the task: the method is asked anew what version it is
         if changed or not isinstance(error, CallFailed | Unreadable):
             raise Yield(NOT_RUN_WAIT)

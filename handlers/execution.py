@@ -7,11 +7,15 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
+from conduit.replies import MALFORMED
 from queue_runtime.errors import InvalidRequest
 from queue_runtime.task import MAX_FOLLOWUPS, NewTask, Task
 
 METHOD = "worker.execute"
 VERSION = 1
+
+NO_CLASS = "ERR-NO-TASK-CLASS"
+"""What a version that knows no phases says to PROBE."""
 
 PROBE: Mapping[str, object] = {
     "executionVersion": VERSION,
@@ -116,7 +120,7 @@ def read_answer(raw: Raw, terms: Terms) -> Answer:
 def _read(raw: Raw) -> Answer:
     try:
         return _decode_answer(raw)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise Unreadable(f"{METHOD} gave a result that is not understood: {error}") from None
 
 
@@ -140,7 +144,7 @@ def _child(raw: Raw) -> NewTask:
         # an empty map is `[]` in PHP
         options = _decode_options(nested if nested.startswith(b"{") and nested != b"{}" else raw)
         data = msgspec.json.decode(child.data, type=str) if bytes(child.data)[:1] == b'"' else str(child.data, "utf-8")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (*MALFORMED, UnicodeDecodeError) as error:
         raise Unreadable(f"a follow-up is not understood: {error}") from None
     return NewTask(
         task_class=child.task_class,
@@ -159,6 +163,6 @@ def number(value: object) -> int | None:
             value = float(value)
         except ValueError:
             return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return int(value)
+    if isinstance(value, float):
+        return int(value) if math.isfinite(value) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import anyio
 import structlog
+from msgspec import Raw
 
 from conduit.client import ConduitClient
 from conduit.errors import CallFailed, ConduitError, Misconfigured, UnknownParameters
-from handlers.execution import METHOD, PROBE, Terms, Unreadable, read_terms
+from handlers.execution import METHOD, NO_CLASS, PROBE, Terms, Unreadable, read_terms
 from queue_runtime.backoff import RED_AFTER, Backoff, pause
 from queue_runtime.lifecycle import Lifecycle
 
@@ -19,10 +20,28 @@ LONGEST_WAIT = 15.0
 REPAIR_SECONDS = 30.0
 """How often a Phorge is asked again that only an administrator can put right."""
 
+LOOK_AGAIN_SECONDS = 60.0
+"""How often it is asked while all goes well: PHP's side may have been replaced, by another version for example."""
+
 REPEAT_AFTER = 30.0
 """Seconds between two log lines about the same outage."""
 
 SOURCE = "conduit"
+
+_NOTHING = Raw(b"null")
+
+
+async def ask(client: ConduitClient) -> tuple[Terms, Raw]:
+    """How PHP wants to be called, and its own words for it. Runs nothing; raises ConduitError or Unreadable."""
+    try:
+        answer = await client.call(METHOD, PROBE, seconds=PROBE_SECONDS)
+    except UnknownParameters:
+        return Terms(0), _NOTHING
+    except CallFailed as error:
+        if error.code == NO_CLASS:  # a version 0 in front of which nobody checks parameters
+            return Terms(0), _NOTHING
+        raise
+    return read_terms(answer), answer
 
 
 class Phorge:
@@ -54,6 +73,11 @@ class Phorge:
         """How it wants to be called, as far as is known."""
         return self._terms
 
+    @property
+    def trouble(self) -> str:
+        """Why it is not open, as far as is known; empty while it is."""
+        return self._lifecycle.faults.get(SOURCE, self._trouble)
+
     def doubt(self) -> None:
         """A call went wrong in a way that others may too: no more of them before PHP was asked."""
         self._doubt.set()
@@ -70,8 +94,10 @@ class Phorge:
             while await pause(stop, wait):
                 wait = await self.look()
                 if self.open:
-                    await self._doubt.wait()
-                    wait = self._backoff.next()
+                    wait = 0.0
+                    with anyio.move_on_after(LOOK_AGAIN_SECONDS):
+                        await self._doubt.wait()
+                        wait = self._backoff.next()
             group.cancel_scope.cancel()
 
     async def _wake_at(self, stop: anyio.Event) -> None:
@@ -81,7 +107,7 @@ class Phorge:
     async def look(self) -> float:
         """Ask once; the seconds until the next question, should the answer not be the right one."""
         try:
-            terms = await self._ask()
+            terms, _ = await ask(self._client)
         except Misconfigured as error:
             self._closed(error.reason, error.fix)
             return REPAIR_SECONDS * random.uniform(0.75, 1.0)
@@ -90,16 +116,6 @@ class Phorge:
             return self._backoff.next()
         self._open_with(terms)
         return 0.0
-
-    async def _ask(self) -> Terms:
-        try:
-            return read_terms(await self._client.call(METHOD, PROBE, seconds=PROBE_SECONDS))
-        except UnknownParameters:
-            return Terms(0)
-        except CallFailed as error:
-            if error.code == "ERR-NO-TASK-CLASS":  # a version 0 in front of which nobody checks parameters
-                return Terms(0)
-            raise
 
     def _open_with(self, terms: Terms) -> None:
         if terms != self._terms or self._trouble:

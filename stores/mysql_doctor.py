@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.findings import Finding, fault, note, ok, warning
@@ -22,6 +22,12 @@ PACKET = 32 * 2**20
 
 CLOCKS = 2.0
 """Seconds by which the clocks of the server and of this host may differ unsaid."""
+
+
+TASKMASTER = "PhabricatorTaskmasterDaemon"
+
+DAEMON_SECONDS = 360
+"""Phorge takes a daemon for lost that has not reported for three of its beats, which are two minutes apart."""
 
 
 class Patient:
@@ -70,7 +76,8 @@ async def examine(settings: MysqlSettings, options: StoreOptions) -> list[Findin
         for subject, check in _CHECKS:
             found += await _checked(subject, check, patient)
     except StoreUnavailable as error:
-        found.append(fault("tables", error.reason))
+        fix = "" if "QUEUE_RUNTIME_" in error.reason else ": run Phorge's bin/storage upgrade, or see to its rights"
+        found.append(fault("tables", f"{error.reason}{fix}"))
     except ServerError as error:
         found.append(fault("server", f"{settings.address}: {error}; nothing further was looked at"))
     finally:
@@ -303,15 +310,45 @@ async def _others(patient: Patient) -> list[Finding]:
     since = Sql(f"UNIX_TIMESTAMP() - {LATELY}")
     rows = await patient.run(patient.statements["foreign_owners"].fill({"since": since, "limit": FOREIGN}))
     hosts = ", ".join(str(seen["host"]) for seen in native_hosts(rows))
-    if not hosts:
-        return [ok("others", "no native taskmaster has worked on the queue lately")]
+    daemons = await _daemons(patient)
+    if hosts:
+        found = [note("others", f"native taskmasters of {hosts} work on the queue too; {_NATIVES}")]
+    elif alive := _hosts(host for name, host in daemons if name == TASKMASTER):
+        found = [note("others", f"native taskmasters run on {alive} and may take tasks at any time; {_NATIVES}")]
+    else:
+        return [ok("others", "no native taskmaster has worked on the queue lately"), *_phd(daemons)]
+    return found
+
+
+_NATIVES = (
+    "they take tasks of every class. phd.taskmasters = 0 leaves them to this runtime; start phd with --keep-leases"
+)
+
+
+def _phd(daemons: Sequence[tuple[str, str]]) -> list[Finding]:
+    """The other daemons stay, and whoever restarts them can do harm."""
+    if not daemons:
+        return []
+    sentence = f"Phorge's other daemons run on {_hosts(host for _, host in daemons)}: start them by bin/phd start"
     return [
-        note(
-            "others",
-            f"native taskmasters of {hosts} work on the queue too; they take tasks of every class. phd.taskmasters = 0"
-            " leaves them to this runtime; start phd with --keep-leases",
-        )
+        note("phd", f"{sentence} --keep-leases, without which all leases, waits and delays of the queue end at once")
     ]
+
+
+async def _daemons(patient: Patient) -> list[tuple[str, str]]:
+    """Class and host of Phorge's daemons that are alive; none where this account may not look."""
+    table = f"`{patient.settings.namespace}_daemon`.daemon_log"
+    text = load_statements("mysql_doctor", {"table": table, "column": ""})["daemons"]
+    try:
+        return [(str(name), str(host)) for name, host in await patient.run(text, seconds=DAEMON_SECONDS)]
+    except ServerError as error:
+        if error.connection_lost:
+            raise
+        return []
+
+
+def _hosts(hosts: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(hosts))
 
 
 Check = Callable[[Patient], Awaitable[list[Finding]]]

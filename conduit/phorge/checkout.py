@@ -88,15 +88,25 @@ class Checkout:
         }
         return [name for name in classes if name.lower() in found]
 
-    def token_is_set(self) -> bool | None:
-        """Whether Phorge's own configuration file has the token; None: it cannot be read."""
+    @property
+    def config_file(self) -> Path:
+        """Where bin/config writes."""
+        return self.root / "conf" / "local" / "local.json"
+
+    def config(self) -> dict[str, object] | None:
+        """What Phorge's own configuration file has; None: it cannot be read."""
         try:
-            config = json.loads((self.root / "conf" / "local" / "local.json").read_text())
+            found = json.loads(self.config_file.read_text())
         except FileNotFoundError:
-            return False
+            return {}
         except (OSError, ValueError):
             return None
-        return isinstance(config, dict) and bool(config.get(TOKEN_KEY))
+        return found if isinstance(found, dict) else {}  # PHP writes an empty map as a list
+
+    def token_is_set(self) -> bool | None:
+        """Whether Phorge's own configuration file has the token; None: it cannot be read."""
+        config = self.config()
+        return None if config is None else bool(config.get(TOKEN_KEY))
 
     def write(self, name: str, text: bytes) -> str:
         """Put a file of ours there, and say how it was checked. Raises RefusedError where that would do harm."""

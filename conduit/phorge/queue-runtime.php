@@ -182,7 +182,7 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
 
 
   protected function execute(ConduitAPIRequest $request) {
-    $this->checkToken();
+    $token_source = $this->checkToken();
 
     $params = $request->getAllParameters();
     if (!isset($params['executionVersion']) && !isset($params['phase'])) {
@@ -195,7 +195,10 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
 
     switch (idx($params, 'phase')) {
       case 'capabilities':
-        $result = array('result' => 'capabilities', 'taskLock' => true);
+        $result = array(
+          'result' => 'capabilities',
+          'facts' => $this->readFacts($token_source),
+        );
         break;
       case 'prepare':
         $result = $this->prepare($this->newTask($params));
@@ -207,7 +210,10 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
         throw new ConduitException('ERR-WORKER-CONTEXT');
     }
 
-    return array('executionVersion' => self::VERSION) + $result;
+    // "taskLock" in each reply, so that the caller notices when another method
+    // has taken this one's place, which may not lock what it runs.
+    return array('executionVersion' => self::VERSION, 'taskLock' => true)
+      + $result;
   }
 
   /**
@@ -229,23 +235,61 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
     return $result;
   }
 
+  /**
+   * Refuse whoever does not send the token; else, where it is set.
+   */
   private function checkToken() {
     $sent = (string)AphrontRequest::getHTTPHeader('X-Service-Token');
 
+    // The first one that is set counts.
     $tokens = array(
-      (string)PhabricatorEnv::getEnvConfig('queue-runtime.token'),
-      (string)idx($_SERVER, 'QUEUE_RUNTIME_CONDUIT_TOKEN'),
-      (string)getenv('QUEUE_RUNTIME_CONDUIT_TOKEN'),
+      'option' => (string)PhabricatorEnv::getEnvConfig('queue-runtime.token'),
+      'server' => (string)idx($_SERVER, 'QUEUE_RUNTIME_CONDUIT_TOKEN'),
+      'environment' => (string)getenv('QUEUE_RUNTIME_CONDUIT_TOKEN'),
     );
-    foreach ($tokens as $token) {
+    foreach ($tokens as $source => $token) {
       if ($token !== '') {
         if (hash_equals($token, $sent)) {
-          return;
+          return $source;
         }
-        break; // the first one that is set counts
+        throw new ConduitException('ERR-WORKER-AUTH');
       }
     }
-    throw new ConduitException('ERR-WORKER-AUTH');
+    throw id(new ConduitException('ERR-WORKER-AUTH'))
+      ->setErrorDescription(
+        pht('No service token is set, so that nobody may call this.'));
+  }
+
+  /**
+   * What an administrator may have got wrong, for `queue-runtime doctor`. Who
+   * gets here has the token; no secret is told all the same.
+   */
+  private function readFacts($token_source) {
+    $this->liftTimeLimit();
+    // Not before PHP 7.3, and under php-fpm alone.
+    $pool = function_exists('fpm_get_status') ? fpm_get_status() : false;
+    return array(
+      'php' => PHP_VERSION,
+      'sapi' => PHP_SAPI,
+      'tokenFrom' => $token_source,
+      'postMaxSize' => (string)ini_get('post_max_size'),
+      // Phorge lifts the one, and we lift the other: what is still there was
+      // set where no code can change it.
+      'memoryLimit' => (string)ini_get('memory_limit'),
+      'timeLimit' => (int)ini_get('max_execution_time'),
+      'childrenUsedUp' => $pool ? idx($pool, 'max-children-reached') : null,
+      'namespace' => PhabricatorEnv::getEnvConfig('storage.default-namespace'),
+      'taskmasters' => (int)PhabricatorEnv::getEnvConfig('phd.taskmasters'),
+      'classes' => array_values(
+        PhabricatorEnv::getEnvConfig('queue-runtime.classes')),
+    );
+  }
+
+  private function liftTimeLimit() {
+    // A host may have switched it off, which is no reason to fail.
+    if (function_exists('set_time_limit')) {
+      set_time_limit(0);
+    }
   }
 
   /**
@@ -399,10 +443,7 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
   }
 
   private function executeTask(PhabricatorWorkerActiveTask $task, $export) {
-    // A host may have switched them off, which is no reason to fail.
-    if (function_exists('set_time_limit')) {
-      set_time_limit(0);
-    }
+    $this->liftTimeLimit();
     if (function_exists('ignore_user_abort')) {
       ignore_user_abort(true);
     }

@@ -1,9 +1,11 @@
 """`queue-runtime doctor`: looks at everything that a start needs, and says what is wrong before it goes wrong."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
+from msgspec import Struct
 
 from queue_runtime.cli.environment import quiet_logs
 from queue_runtime.cli.findings import show
@@ -21,17 +23,45 @@ SHORT_TOKEN = 16
 @click.command()
 @click.option("--store", is_flag=True, help="Ask the store too: its tables or keys, rights, version, room.")
 @click.option("--repair", is_flag=True, help="With --store: rebuild what the store can rebuild by itself.")
-def doctor(store: bool, repair: bool) -> None:
+@click.option(
+    "--conduit", is_flag=True, help="Ask Phorge too, by calls that run no task: host, token, limits, who else may call."
+)
+@click.option(
+    "--phorge",
+    "folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Look into the Phorge in this folder: the extension, and Phorge's configuration.",
+)
+@click.option(
+    "--php-fpm",
+    "pools",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Look into this file of php-fpm's pools: children, token, limits. May be given more than once.",
+)
+def doctor(store: bool, repair: bool, conduit: bool, folder: Path | None, pools: tuple[Path, ...]) -> None:
     """Print what is found, one a line: ok, note, warning or fault, what was looked at, and a sentence.
 
     It does not disturb a running queue. Exit code 0: no fault. 1: at least one.
     """
     if repair and not store:
         raise click.UsageError("--repair needs --store")
-    show(_findings(ask_store=store, repair=repair))
+    show(_findings(_Wanted(store=store, repair=repair, conduit=conduit, folder=folder, pools=pools)))
 
 
-def _findings(*, ask_store: bool, repair: bool) -> Iterator[Finding]:
+class _Wanted(Struct, frozen=True):
+    """What is looked at beside the settings."""
+
+    store: bool
+    repair: bool
+    conduit: bool
+    folder: Path | None
+    pools: Sequence[Path]
+
+
+def _findings(wanted: _Wanted) -> Iterator[Finding]:
     reading = read_environment(os.environ)
     yield from _settings(reading)
     if hidden := hidden_neighbours():
@@ -45,8 +75,11 @@ def _findings(*, ask_store: bool, repair: bool) -> Iterator[Finding]:
     yield from extras
     yield from _handlers(config)
     yield from _periodic_work(config)
-    if ask_store and not extras:
-        yield from _store(config, repair)
+    yield from _files(config, wanted)
+    if wanted.conduit:
+        yield from _conduit(config, wanted)
+    if wanted.store and not extras:
+        yield from _store(config, wanted.repair)
 
 
 def _settings(reading: Reading) -> Iterator[Finding]:
@@ -140,6 +173,25 @@ def _periodic_work(config: Config) -> Iterator[Finding]:
         yield from (fault("periodic work", problem) for problem in error.problems)
         return
     yield ok("periodic work", f"{config.cron_file} has {len(entries)} entries; `queue-runtime cron` says when they run")
+
+
+def _files(config: Config, wanted: _Wanted) -> Iterator[Finding]:
+    from queue_runtime import compose
+    from queue_runtime.cli.phorge import look_into
+
+    checkout = None
+    if wanted.folder is not None:
+        checkout, found = look_into(wanted.folder)
+        yield from found
+    if checkout is not None or wanted.pools:
+        yield from compose.examine_files(config, checkout, wanted.pools)
+
+
+def _conduit(config: Config, wanted: _Wanted) -> Iterator[Finding]:
+    from queue_runtime import compose
+
+    quiet_logs(config)
+    yield from compose.examine_phorge(config, children_known=bool(wanted.pools))
 
 
 def _store(config: Config, repair: bool) -> Iterator[Finding]:

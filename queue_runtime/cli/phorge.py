@@ -54,7 +54,7 @@ def install(folder: Path) -> None:
             "      or env[QUEUE_RUNTIME_CONDUIT_TOKEN] = TOKEN in php-fpm's pool: the other file is readable by all"
         )
     click.echo(f"  {RELOAD}")
-    click.echo("  queue-runtime doctor")
+    click.echo("  queue-runtime doctor --conduit")
 
 
 @phorge.command()
@@ -129,6 +129,17 @@ def _checkout(folder: Path) -> "Checkout":
     from conduit.phorge.checkout import Checkout
 
     return Checkout(folder.resolve())
+
+
+def look_into(folder: Path) -> "tuple[Checkout | None, list[Finding]]":
+    """The Phorge in this folder, None where there is none, and what is found there."""
+    from conduit.phorge.checkout import RefusedError
+
+    try:
+        checkout = _checkout(folder)
+    except RefusedError as error:
+        return None, [fault("phorge", str(error))]
+    return checkout, list(_findings(checkout))
 
 
 def _findings(checkout: "Checkout") -> Iterator[Finding]:

@@ -39,6 +39,11 @@ UPDATE {table} SET {column} = {column} WHERE FALSE;
 -- name: try_delete
 DELETE FROM {table} WHERE FALSE;
 
+-- name: daemons
+-- In: seconds. Out: class and host of Phorge's daemons that were seen in that time. They report every two minutes.
+SELECT DISTINCT daemon, host FROM {table}
+WHERE status NOT IN ('exit', 'dead') AND dateModified > UNIX_TIMESTAMP() - :seconds ORDER BY daemon, host LIMIT 1000;
+
 -- name: grants
 SHOW GRANTS;
 

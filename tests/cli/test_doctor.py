@@ -123,3 +123,67 @@ def test_the_store_is_asked_after_everything_else(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert f"fault    file: {tmp_path}/queue-runtime.sqlite is not an SQLite database" in ended.stdout
     assert ended.stderr == ""
+
+
+# ---- Phorge
+
+
+NO_METHOD = b'{"result":null,"error_code":"ERR-CONDUIT-CALL","error_info":"Conduit API method \\"x\\" does not exist."}'
+
+
+def doctor(folder: Path, *arguments: str, **variables: str) -> tuple[int, list[str]]:
+    """Exit code, and the lines that are neither about settings nor about this process."""
+    ended = run("doctor", *arguments, folder=folder, variables={"LISTEN": "127.0.0.1:0"} | variables)
+    assert ended.stderr == ""
+    own = {"settings", "token", "listen", "handlers"}
+    return ended.returncode, [line for line in ended.stdout.splitlines() if line.split(":")[0].split()[1] not in own]
+
+
+def test_phorge_is_asked_only_when_that_is_wanted(queue: type[Answers], tmp_path: Path) -> None:
+    queue.body = NO_METHOD
+    url = f"http://{address_of(queue)}"
+    assert doctor(tmp_path, CONDUIT_URL=url) == (0, [])
+    assert queue.seen == []
+    code, lines = doctor(tmp_path, "--conduit", CONDUIT_URL=url, CONDUIT_TOKEN="secret-of-both")
+    assert code == 1
+    (line,) = lines
+    assert line.startswith("fault    conduit: Phorge does not have the method")
+    assert "queue-runtime phorge install DIR" in line
+    assert "secret-of-both" not in line
+    (_, token, _), *_ = queue.seen
+    assert token == "secret-of-both"
+
+
+def test_without_a_phorge_there_is_none_to_ask(tmp_path: Path) -> None:
+    code, lines = doctor(tmp_path, "--conduit")
+    assert (code, [line.split(":")[0] for line in lines]) == (0, ["note     conduit"])
+
+
+def test_the_phorge_of_the_gateway_is_asked_too(queue: type[Answers], tmp_path: Path) -> None:
+    queue.body = b'{"result":"host","error_code":null,"error_info":null}'
+    url = f"http://{address_of(queue)}"
+    code, lines = doctor(tmp_path, "--conduit", GATEWAY="1", GATEWAY_URL=url)
+    assert (code, lines) == (0, [f"ok       gateway: Phorge at {url} answers"])
+
+
+def test_files_of_phorge_and_php_fpm_are_looked_into(tmp_path: Path) -> None:
+    for name in ("src/__phutil_library_map__.php", "src/extensions/README", "bin/config"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "conf" / "local").mkdir(parents=True)
+    (tmp_path / "conf" / "local" / "local.json").write_text('{"phabricator.base-uri": "https://phorge.example/"}')
+    pool = tmp_path / "www.conf"
+    pool.write_text("[www]\npm.max_children = 5\n")
+    code, lines = doctor(tmp_path, "--phorge", str(tmp_path), "--php-fpm", str(pool), CONDUIT_URL="http://10.0.0.9")
+    assert code == 1
+    assert any(line.startswith("note     extension: not installed") for line in lines)
+    assert any(line.startswith("fault    host: ") and "CONDUIT_HOST to phorge.example" in line for line in lines)
+    assert any(line.startswith("warning  pool www: pm.max_children is 5") for line in lines)
+    code, lines = doctor(tmp_path, "--php-fpm", str(pool))
+    assert (code, [line.split(":")[0] for line in lines]) == (0, ["note     conduit"])
+
+
+def test_a_folder_that_is_no_phorge_is_a_fault(tmp_path: Path) -> None:
+    code, (line,) = doctor(tmp_path, "--phorge", str(tmp_path), CONDUIT_URL="http://10.0.0.9")
+    assert code == 1
+    assert line.startswith("fault    phorge: ")

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import anyio
 
@@ -12,9 +13,14 @@ from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.registry import Registry
 from queue_runtime.task import ArchivedTask, NewTask, Task
 from tests.conduit import stub
-from tests.conduit.stub import StubPhp
 from tests.reference_store import ReferenceStore
 from tests.runtime.harness import Worker, failures, open_reference, until
+
+
+class HasUrl(Protocol):
+    """A PHP that can be called, a stub or a real one."""
+
+    url: str
 
 
 class House:
@@ -22,8 +28,9 @@ class House:
 
     def __init__(
         self,
-        php: StubPhp,
+        php: HasUrl,
         *,
+        token: str = stub.TOKEN,
         store: ReferenceStore | None = None,
         registry: Registry | None = None,
         patterns: tuple[str, ...] = ("*",),
@@ -31,10 +38,9 @@ class House:
         lease_seconds: int = 20,
         classes: frozenset[str] | None = None,
     ) -> None:
-        self.php = php
         self.store = open_reference() if store is None else store
         self.lifecycle = Lifecycle()
-        self.client = ConduitClient(php.url, token=stub.TOKEN, host=stub.HOST, concurrency=concurrency)
+        self.client = ConduitClient(php.url, token=token, host=stub.HOST, concurrency=concurrency)
         self.phorge = Phorge(self.client, self.lifecycle, opened=self._ring)
         self.delegate = Delegate(self.client, self.phorge, patterns=patterns, lease_seconds=lease_seconds)
         registry = Registry() if registry is None else registry

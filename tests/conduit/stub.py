@@ -83,6 +83,10 @@ class StubPhp:
         self.calls: list[Call] = []
         self.version = 1
         self.locks = False
+        self.facts: dict[str, Any] | None = None
+        """what our extension tells beside what it can do"""
+        self.guarded = True
+        """whether it asks for the token"""
         self.broken: Http | None = None
         """what everything is answered with, instead of being looked at"""
         self.lease_durations: dict[str, int] = {}
@@ -138,7 +142,7 @@ class StubPhp:
         call = read_call(head[0], headers, body)
         self.calls.append(call)
         # as PHP does, it goes on when its caller is gone
-        work = asyncio.create_task(self._answer(call))
+        work = asyncio.create_task(self.answer(call))
         self._tasks.add(work)
         work.add_done_callback(self._tasks.discard)
         reply = await work
@@ -152,7 +156,8 @@ class StubPhp:
         if reply.stall:
             await reader.read()
 
-    async def _answer(self, call: Call) -> Http:
+    async def answer(self, call: Call) -> Http:
+        """What is replied, after the work."""
         if self.broken is not None:
             return self.broken
         if call.method != "worker.execute":
@@ -173,25 +178,23 @@ class StubPhp:
 
     async def _phase(self, call: Call) -> Http:
         params = call.params
-        if call.headers.get("x-service-token") != TOKEN:
+        if self.guarded and call.headers.get("x-service-token") != TOKEN:
             return BAD_TOKEN
         if call.phase == "capabilities" and params["executionVersion"] == 1 and params["taskClass"] == "":
-            return result(
-                {"executionVersion": 1, "result": "capabilities", **({"taskLock": True} if self.locks else {})}
-            )
+            return self._result({"result": "capabilities", **({"facts": self.facts} if self.facts else {})})
         whole = all(type(params.get(name)) is int for name in ("taskID", "failureCount", "priority", "leaseExpires"))
         if not whole or params.get("executionVersion") != 1 or params["taskID"] <= 0 or not params["leaseOwner"]:
             return error("ERR-WORKER-CONTEXT", "A valid versioned execution context is required.")
         if call.phase == "prepare":
             task_class = params["taskClass"]
             answer = {"result": "prepared", "leaseDuration": self.lease_durations.get(task_class)}
-            return result({"executionVersion": 1, **self.prepare.get(task_class, answer)})
+            return self._result(self.prepare.get(task_class, answer))
         return await self._run(call)
 
     async def _run(self, call: Call) -> Http:
         task_id = int(call.params["taskID"])
         if self.locks and self.running[task_id]:
-            return result({"executionVersion": 1, "result": "busy"})
+            return self._result({"result": "busy"})
         if self.running[task_id]:
             self.doubled.add(task_id)
         self.running[task_id] += 1
@@ -204,7 +207,10 @@ class StubPhp:
         self.ended.append(task_id)
         if isinstance(answer, Http):
             return answer
-        return result({"executionVersion": 1, **answer} if self.version else answer)
+        return self._result(answer) if self.version else result(answer)
+
+    def _result(self, answer: dict[str, Any]) -> Http:
+        return result({"executionVersion": 1, **({"taskLock": True} if self.locks else {}), **answer})
 
 
 def read_call(line: str, headers: dict[str, str], body: bytes) -> Call:

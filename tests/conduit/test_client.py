@@ -1,18 +1,24 @@
 """What a call says on the wire, and what each reply to it is taken for (one test for each row of Phorge's table)."""
 
 import asyncio
+import gzip
 import ssl
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from conduit import client as client_module
 from conduit.client import ConduitClient
 from conduit.errors import CallFailed, ConduitError, Misconfigured, NotReached, OutcomeUnknown, UnknownParameters
 from tests.conduit import stub
 from tests.conduit.stub import Http, StubPhp, error, page
+from tests.conduit.upstream import Upstream, serving
+from tests.runtime.harness import until
 
 
 @pytest.fixture
@@ -63,10 +69,14 @@ async def test_cookies_are_not_kept(php: StubPhp) -> None:
 
 
 CONFIGURATION = {
-    "the method is missing": (stub.NO_METHOD, "src/extensions"),
+    "the method is missing": (stub.NO_METHOD, "queue-runtime phorge install DIR"),
     "login is needed": (error("ERR-INVALID-SESSION", "Session key is not present."), "TOKEN"),
     "the user token is wrong": (error("ERR-INVALID-AUTH", "API token has the wrong length."), "TOKEN"),
     "the service token is wrong": (stub.BAD_TOKEN, "CONDUIT_TOKEN"),
+    "no token is set": (
+        error("ERR-WORKER-AUTH", "No service token is set, so that nobody may call this."),
+        "clear_env",
+    ),
     "the token of a gateway is wrong": (
         Http(401, b'{"result":null,"error_code":"ERR-CONDUIT-AUTH","error_info":"x"}'),
         "CONDUIT_TOKEN",
@@ -76,6 +86,7 @@ CONFIGURATION = {
         "remove one",
     ),
     "the host is not Phorge's": (stub.SITE_NOT_FOUND, "CONDUIT_HOST"),
+    "the host is not in a list that must not be overwritten": (stub.SITE_NOT_FOUND, "replaces the whole list"),
     "the set-up is not done": (stub.SETUP_ERROR, "in a browser"),
     "a page of the set-up with status 200": (page(200, "Setup Error"), "in a browser"),
     "https is required": (stub.HTTPS_ONLY, "redirects to https://phorge.test (HTTP 302)"),
@@ -136,6 +147,170 @@ async def test_every_other_reply_is_a_failure_of_this_call(php: StubPhp, case: s
     found = await failure(php, reply)
     assert isinstance(found, CallFailed)
     assert words in str(found)
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+MALFORMED = {
+    "a list": Http(200, b"[]"),
+    "a number that is none": Http(200, b'{"error_code":null,"result":{"duration":NaN}}'),
+    "nested without end": Http(200, b'{"error_code":null,"result":' + DEEP + b"}"),
+    "an explanation nested without end": Http(200, b'{"error_code":"X","error_info":' + DEEP + b"}"),
+    "a code that is a number": Http(200, b'{"error_code":7}'),
+    "a code that is a list": Http(200, b'{"error_code":[null]}'),
+    "an empty code": Http(200, b'{"error_code":""}'),
+    "no code": Http(200, b'{"result":1}'),
+    "the last of two codes": Http(200, b'{"error_code":null,"error_code":"X"}'),
+    "half a letter": Http(200, b'{"error_code":null,"error_info":"\\ud800"}'),
+    "a mark before it": Http(200, b'\xef\xbb\xbf{"error_code":null}'),
+    "text after it": Http(200, b'{"error_code":null}{}'),
+    "bytes": Http(200, bytes(range(256)) * 40),
+    "compressed, so it says": Http(200, b"no gzip", ("Content-Encoding: gzip",)),
+    "compressed as nobody can read": Http(200, b"x", ("Content-Encoding: br",)),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+async def test_a_reply_that_makes_no_sense_is_a_bounded_failure_of_this_call(php: StubPhp, case: str) -> None:
+    found = await failure(php, MALFORMED[case])
+    assert type(found) is CallFailed
+    assert 0 < len(str(found)) < 1000
+
+
+async def test_a_refusal_nested_without_end_is_no_crash(php: StubPhp) -> None:
+    assert isinstance(await failure(php, Http(403, b'{"error_code":' + DEEP + b"}")), Misconfigured)
+
+
+async def test_of_a_key_that_stands_twice_the_last_one_counts_as_in_php(php: StubPhp) -> None:
+    php.broken = Http(200, b'{"error_code":"X","result":1,"error_code":null,"result":2}')
+    assert msgspec.json.decode(await client_of(php).call("conduit.ping", {}, seconds=10)) == 2
+
+
+async def test_a_reply_that_some_proxy_compresses_is_read_all_the_same(php: StubPhp) -> None:
+    text = b'{"error_code":null,"result":"%s"}' % (b"x" * 200_000)
+    php.broken = Http(200, gzip.compress(text), ("Content-Encoding: gzip",))
+    assert len(msgspec.json.decode(await client_of(php).call("conduit.ping", {}, seconds=10))) == 200_000
+    assert php.calls[0].headers["accept-encoding"] == "identity"
+
+
+async def test_a_reply_that_grows_without_end_when_it_is_unpacked_is_not_unpacked(
+    php: StubPhp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MAX_REPLY", 2**20)
+    bomb = gzip.compress(b" " * 100 * 2**20)
+    php.broken = Http(200, bomb, ("Content-Encoding: gzip",))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CallFailed, match="more than"):
+            await client_of(php).call("conduit.ping", {}, seconds=10)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * 2**20
+
+
+async def test_a_reply_beyond_all_bounds_is_not_read_to_its_end(php: StubPhp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "MAX_REPLY", 2**20)
+    found = await failure(php, Http(200, b" " * 3 * 2**20))
+    assert "more than" in str(found)
+    page_found = await failure(php, Http(500, b"<title>Site Not Found</title>" + b" " * 3 * 2**20))
+    assert isinstance(page_found, Misconfigured)
+
+
+RAW = {
+    "chunks cut off": b'HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"err',
+    "a chunk size that is none": b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "no HTTP": b"SSH-2.0-OpenSSH\r\n\r\n",
+    "two lengths": b"HTTP/1.1 200 X\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
+    "headers without an end": b"HTTP/1.1 200 X\r\n" + b"X-A: b\r\n" * 20_000,
+    "half a head": b"HTTP/1.1 200 X\r\nContent-Le",
+}
+
+
+@pytest.mark.parametrize("case", RAW)
+async def test_what_breaks_off_or_is_no_http_says_nothing_of_the_work(case: str) -> None:
+    async with Upstream().listening() as upstream:
+        upstream.raw = RAW[case]
+        with pytest.raises(OutcomeUnknown):
+            await ConduitClient(upstream.url).call("worker.execute", {}, seconds=10)
+
+
+async def test_news_on_the_way_to_an_answer_are_passed_over_and_a_switch_of_protocols_is_none() -> None:
+    answer = b'{"error_code":null,"result":1}'
+    async with Upstream().listening() as upstream:
+        upstream.raw = (
+            b"HTTP/1.1 100 Go\r\n\r\nHTTP/1.1 103 X\r\n\r\nHTTP/1.1 200 X\r\nContent-Length: %d\r\n\r\n%s"
+            % (
+                len(answer),
+                answer,
+            )
+        )
+        assert bytes(await ConduitClient(upstream.url).call("conduit.ping", {}, seconds=10)) == b"1"
+        upstream.raw = b"HTTP/1.1 101 X\r\nUpgrade: h9\r\nConnection: upgrade\r\n\r\n"
+        with pytest.raises(OutcomeUnknown):
+            await ConduitClient(upstream.url).call("conduit.ping", {}, seconds=10)
+
+
+async def test_a_server_that_answers_before_it_has_read_everything_is_heard() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 X\r\nContent-Length: 5\r\n\r\nlarge")
+        await writer.drain()
+        await reader.read()
+
+    async with serving(refuse) as url:
+        with pytest.raises(CallFailed, match="413"):
+            await ConduitClient(url).call("worker.execute", {"data": "x" * 2**20}, seconds=10)
+
+
+async def test_a_server_that_hangs_up_in_the_middle_of_the_request_says_nothing_of_the_work() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+
+    async with serving(hang_up) as url:
+        with pytest.raises(OutcomeUnknown):
+            await ConduitClient(url).call("worker.execute", {"data": "x" * 2**24}, seconds=10)
+
+
+async def test_a_host_may_have_a_name(php: StubPhp) -> None:
+    client = ConduitClient(php.url.replace("127.0.0.1", "localhost"), host=stub.HOST)
+    assert msgspec.json.decode(await client.call("conduit.ping", {}, seconds=10)) == "conduit.ping was called"
+    with pytest.raises(NotReached):
+        await ConduitClient("http://no-such-host.invalid").call("conduit.ping", {}, seconds=10)
+
+
+async def test_a_call_leaves_no_connection_behind() -> None:
+    answer = b'{"error_code":null,"result":1}'
+    open_now = 0
+    silent = False
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal open_now
+        open_now += 1
+        await reader.readuntil(b"output=json")
+        if not silent:
+            writer.write(b"HTTP/1.1 200 X\r\nContent-Length: %d\r\n\r\n%s" % (len(answer), answer))
+            await writer.drain()
+        with suppress(ConnectionError):
+            await reader.read()  # until the caller closes
+        open_now -= 1
+
+    async with serving(serve) as url:
+        client = ConduitClient(url)
+        for _ in range(10):
+            await client.call("conduit.ping", {}, seconds=10)
+        silent = True
+        with pytest.raises(OutcomeUnknown):
+            await client.call("conduit.ping", {}, seconds=0.1)
+        await until(lambda: open_now == 0)
+
+
+async def test_a_reply_that_drips_ends_with_the_time_of_the_call() -> None:
+    async with Upstream().listening() as upstream:
+        upstream.pieces = [b"{"] * 3
+        with pytest.raises(OutcomeUnknown, match="no answer within"):
+            await ConduitClient(upstream.url).call("conduit.ping", {}, seconds=0.3)
 
 
 async def test_unknown_parameters_mean_another_version_of_the_method(php: StubPhp) -> None:

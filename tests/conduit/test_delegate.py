@@ -7,7 +7,9 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
+from handlers import delegate as delegate_module
 from queue_runtime.registry import Context, Registry
 from queue_runtime.task import Result
 from tests.conduit import stub
@@ -169,6 +171,18 @@ async def test_an_answer_that_is_not_understood_is_a_temporary_failure(php: Stub
         assert row.failure_count == 1
         (message,) = house.history(task_id)
     assert "worker.execute" in message or "follow-up" in message
+
+
+@pytest.mark.parametrize("number", [10**400, "1e999", "soon", -(10**30), 1.5e300, [7], {"a": 1}, True, None])
+async def test_numbers_that_make_no_sense_spoil_no_outcome(php: StubPhp, number: object) -> None:
+    php.prepare["PhpWorker"] = {"result": "prepared", "leaseDuration": number}
+    php.work = answers(result="success", duration=number, retry=number)
+    async with House(php).running() as house:
+        assert (await house.end_of(await house.add())).result is Result.SUCCESS
+        php.work = answers(result="yield", duration=number, retry=number)
+        assert (await house.waiting(await house.add(), "(yield)")).failure_count == 0
+        php.work = answers(result="failure", duration=number, retry=number)
+        assert (await house.waiting(await house.add(), "(retry)")).failure_count == 1
 
 
 # ---- follow-ups
@@ -374,6 +388,27 @@ async def test_renewals_go_on_while_php_works(php: StubPhp) -> None:
     assert (row.result, php.runs) == (Result.SUCCESS, [task_id])
 
 
+async def test_another_method_in_the_old_ones_place_is_noticed_at_its_first_answer(php: StubPhp) -> None:
+    """The fork's does not lock what it runs: from then on rows are held for a whole run."""
+    php.locks = True
+    async with House(php).running() as house:
+        await house.end_of(await house.add())
+        php.locks = False
+        await house.end_of(await house.add())
+        await until(lambda: house.delegate.open)
+        php.work = slowly
+        task_id = await house.add()
+        await until(lambda: php.running[task_id])
+        assert from_now(house.active(task_id).lease_expires) > 7000
+        php.locks = True
+        await house.end_of(task_id)
+        await until(lambda: house.delegate.open)
+        task_id = await house.add()
+        await until(lambda: php.running[task_id])
+        assert from_now(house.active(task_id).lease_expires) <= 20
+        await house.end_of(task_id)
+
+
 # ---- round trips
 
 
@@ -385,6 +420,15 @@ async def test_a_task_costs_one_call_once_its_class_is_known(php: StubPhp) -> No
     assert php.probes() == 1
     assert php.phases().count("prepare") == 2
     assert php.phases().count("execute") == 10
+
+
+async def test_what_is_remembered_of_classes_is_bounded(php: StubPhp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delegate_module, "MAX_CLASSES", 3)
+    async with House(php).running() as house:
+        for number in (*range(4), 0, 3):
+            await house.end_of(await house.add(f"Worker{number}"))
+    prepared = [call.params["taskClass"] for call in php.calls if call.phase == "prepare"]
+    assert prepared == ["Worker0", "Worker1", "Worker2", "Worker3", "Worker0"]
 
 
 async def test_calls_at_once_are_bounded(php: StubPhp) -> None:
@@ -415,6 +459,22 @@ async def test_a_class_that_php_does_not_allow_is_put_off_without_a_failure(php:
         row = await house.waiting(await house.add(), "(yield)")
         assert row.failure_count == 0
         assert from_now(row.lease_expires) > 290
+
+
+async def test_a_call_that_php_refuses_unread_is_put_off_without_a_failure(php: StubPhp) -> None:
+    """The fork's own method compares the lease with a clock of its own, which may be an hour fast."""
+    php.prepare["PhpWorker"] = {"result": "prepared", "leaseDuration": None}
+    php.work = replies(error("ERR-WORKER-CONTEXT", "A valid versioned execution context is required."))
+    with capture_logs() as lines:
+        async with House(php).running() as house:
+            for _ in range(2):
+                task_id = await house.add()
+                row = await house.waiting(task_id, "(yield)")
+                assert (row.failure_count, house.history(task_id)) == (0, [])
+                assert from_now(row.lease_expires) > 290
+    loud = [line["event"] for line in lines if line["log_level"] == "error"]
+    assert len(loud) == 1
+    assert "clocks" in loud[0]
 
 
 async def test_a_mail_that_the_forks_method_cannot_read_is_kept(php: StubPhp) -> None:

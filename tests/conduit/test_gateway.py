@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from conduit import request_body
 from conduit.gateway import Gateway, method_of
 from queue_runtime.api.auth import Guard
 from queue_runtime.lifecycle import Lifecycle
@@ -226,6 +227,15 @@ async def test_a_body_that_is_too_large_is_refused_in_the_platforms_words(upstre
         assert (await gate.client.post("/api/file.upload", content=b"x" * 1024)).status_code == 200
 
 
+async def test_a_caller_that_has_sent_all_of_too_large_a_body_is_not_waited_for(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_body, "POUR_SECONDS", 60.0)
+    async with front(upstream, max_body=1024) as gate:
+        chunked = b"Transfer-Encoding: chunked\r\n\r\n800\r\n" + b"x" * 2048 + b"\r\n0\r\n\r\n"
+        assert await say(gate, b"POST /api/conduit.ping HTTP/1.1\r\nHost: x\r\n" + chunked) == 413
+
+
 # ---- streaming
 
 
@@ -281,15 +291,180 @@ async def test_a_stopping_process_closes_the_connection_after_the_reply(upstream
         assert reply.headers["connection"] == "close"
 
 
-async def test_a_call_with_two_lengths_is_refused(upstream: Upstream) -> None:
-    async with front(upstream) as gate:
-        host, _, port = str(gate.client.base_url.netloc.decode()).rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(
-            b"POST /api/conduit.ping HTTP/1.1\r\nHost: x\r\n"
-            b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-        )
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert b" 400 " in head.splitlines()[0]
+# ---- shapes that are meant to be read in two ways
+
+KINDS: tuple[Kind, ...] = ("hypercorn", "uvicorn")
+BODY = b"Content-Length: 2\r\n\r\n{}"
+
+
+async def say(gate: Front, text: bytes) -> int:
+    """Send these bytes; the status of the first reply, 0 where the connection is closed without one."""
+    host, _, port = str(gate.client.base_url.netloc.decode()).rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(text)
+    try:
+        with anyio.fail_after(10):
+            head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return 0
+    finally:
         writer.close()
-    assert upstream.requests == []
+    return int(head.split()[1])
+
+
+TWO_READINGS = {
+    "a length and chunks": b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks and a length": b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+    "two lengths": b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "a length with a sign": b"Content-Length: +2\r\n\r\n{}",
+    "a length below zero": b"Content-Length: -1\r\n\r\n{}",
+    "an encoding nobody knows": b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "a blank before the colon": b"Content-Length : 2\r\n\r\n{}",
+    "a header that is folded": b"X-A: 1\r\n Content-Length: 2\r\n\r\n",
+    "a bare line feed": b"X-A: 1\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n{}",
+    "a nul": b"X-A: a\x00b\r\n" + BODY,
+    "a chunk size that is none": b"Transfer-Encoding: chunked\r\n\r\n-2\r\n{}\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", TWO_READINGS)
+async def test_of_a_message_with_two_readings_phorge_gets_one_request_or_none(
+    upstream: Upstream, case: str, kind: Kind
+) -> None:
+    """Request smuggling: the hidden second request must never become one."""
+    hidden = b"POST /api/hidden.call HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    async with front(upstream, kind=kind) as gate:
+        status = await say(gate, b"POST /api/conduit.ping HTTP/1.1\r\nHost: x\r\n" + TWO_READINGS[case] + hidden)
+    assert status in {0, 200, 400, 408, 501, 502}
+    paths = [request.line.split()[1] for request in upstream.requests]
+    # two honest requests on one connection are none that was smuggled
+    assert paths in ([], ["/api/conduit.ping"], ["/api/conduit.ping", "/api/hidden.call"])
+    assert all(b"hidden" not in request.body for request in upstream.requests)
+    for request in upstream.requests:
+        framed = {"content-length", "transfer-encoding"} & request.headers.keys()
+        assert len(framed) == 1, request.headers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("named", ["Content-Length", "content-length, x-a", "close, Content-Length"])
+async def test_the_length_of_a_body_cannot_be_dropped_on_the_way(upstream: Upstream, kind: Kind, named: str) -> None:
+    async with front(upstream, kind=kind) as gate:
+        head = f"POST /api/conduit.ping HTTP/1.1\r\nHost: x\r\nConnection: {named}\r\n".encode()
+        assert await say(gate, head + BODY) == 200
+    (request,) = upstream.requests
+    assert (request.headers["content-length"], request.body) == ("2", b"{}")
+
+
+ODD_PATHS = {
+    b"/api/a%2Fb": None,
+    b"/api/%2e%2e": None,
+    b"/api/..%2fadmin": None,
+    b"/api/a%252Fb": None,
+    b"//api/conduit.ping": None,
+    b"/api/conduit.ping/": None,
+    b"/api/./conduit.ping": None,
+    b"/api/../admin": None,
+    b"/API/conduit.ping": None,
+    b"/api/a%00b": b"/api/a%00b",
+    b"/api/a;b": b"/api/a;b",
+    b"/api/a%zz": b"/api/a%zz",
+    b"/api/a?b=/../c&d=%2F": b"/api/a?b=/../c&d=%2F",
+    b"/api/a?b=%23&b=%23": b"/api/a?b=%23&b=%23",
+    b"/api/a|b\\c": b"/api/a|b\\c",
+    b"/api/" + b"m" * 3000: b"/api/" + b"m" * 3000,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", ODD_PATHS, ids=lambda path: path[:24].decode())
+async def test_a_path_gets_to_phorge_as_it_is_or_not_at_all(upstream: Upstream, path: bytes, kind: Kind) -> None:
+    async with front(upstream, kind=kind) as gate:
+        await say(gate, b"POST " + path + b" HTTP/1.1\r\nHost: x\r\n" + BODY)
+    wanted = ODD_PATHS[path]
+    lines = [] if wanted is None else ["POST " + wanted.decode() + " HTTP/1.1"]
+    assert [request.line for request in upstream.requests] == lines
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_address_with_another_host_in_it_leads_to_our_phorge_or_nowhere(
+    upstream: Upstream, kind: Kind
+) -> None:
+    async with front(upstream, kind=kind, host="phorge.test") as gate:
+        await say(gate, b"POST http://evil.test/api/conduit.ping HTTP/1.1\r\nHost: evil.test\r\n" + BODY)
+    assert {request.line for request in upstream.requests} <= {"POST /api/conduit.ping HTTP/1.1"}
+    assert {request.headers["host"] for request in upstream.requests} <= {"phorge.test"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("protocol", [b"h9", b"h2c", b"websocket"])
+async def test_a_connection_is_not_switched_to_another_protocol_with_phorge(
+    upstream: Upstream, protocol: bytes, kind: Kind
+) -> None:
+    async with front(upstream, kind=kind) as gate:
+        head = b"POST /api/conduit.ping HTTP/1.1\r\nHost: x\r\nUpgrade: " + protocol + b"\r\nConnection: upgrade\r\n"
+        status = await say(gate, head + BODY)
+        assert (await gate.client.post("/api/conduit.ping")).status_code == 200
+    assert status in {0, 101, 200, 400, 426}
+    assert not [request for request in upstream.requests if {"upgrade", "connection"} & request.headers.keys()]
+    assert {request.body for request in upstream.requests} <= {b"{}", b""}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", [b"/api/a\xffb", b"/api/a?\xc3\xa4", b"/api/" + b"m" * 100_000, b"/api/a b"])
+async def test_an_address_that_cannot_be_one_is_refused_and_nothing_breaks(
+    upstream: Upstream, path: bytes, kind: Kind
+) -> None:
+    async with front(upstream, kind=kind) as gate:
+        status = await say(gate, b"POST " + path + b" HTTP/1.1\r\nHost: x\r\n" + BODY)
+        assert (await gate.client.post("/api/conduit.ping")).status_code == 200
+    assert status in {0, 200, 400, 414, 431, 502}
+    assert all(len(request.line.split()) == 3 for request in upstream.requests)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("hosts", [b"Host: evil.test\r\n", b"Host: a\r\nHost: b\r\n", b"", b"Host: a b\r\n"])
+async def test_phorge_is_asked_for_its_own_host_whatever_came_in(upstream: Upstream, hosts: bytes, kind: Kind) -> None:
+    async with front(upstream, kind=kind, host="phorge.test") as gate:
+        await say(gate, b"POST /api/conduit.ping HTTP/1.1\r\n" + hosts + BODY)
+    assert {request.headers["host"] for request in upstream.requests} <= {"phorge.test"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_belongs_to_the_hop_or_to_us_is_not_passed_on(upstream: Upstream, kind: Kind) -> None:
+    headers = (
+        b"Host: x\r\nX-Forwarded-For: 6.6.6.6\r\nx-forwarded-for: 7.7.7.7\r\nX-Forwarded-Proto: gopher\r\n"
+        b"X-Conduit-Gateway: me\r\nConnection: X-Hop\r\nX-Hop: 1\r\nExpect: 100-continue\r\n"
+    )
+    async with front(upstream, kind=kind) as gate:
+        assert await say(gate, b"POST /api/conduit.ping HTTP/1.1\r\n" + headers + BODY) in {100, 200}
+        await until(lambda: upstream.requests)
+    (request,) = upstream.requests
+    assert not {"connection", "x-hop", "expect"} & request.headers.keys()
+    told = [request.headers[name] for name in ("x-forwarded-for", "x-forwarded-proto", "x-conduit-gateway")]
+    assert told == ["127.0.0.1", "http", "go-conduit"]
+
+
+ODD_REPLIES = {
+    "a switch of protocols": b"HTTP/1.1 101 X\r\nUpgrade: h9\r\nConnection: upgrade\r\n\r\n",
+    "no HTTP": b"SSH-2.0-OpenSSH\r\n\r\n",
+    "two lengths": b"HTTP/1.1 200 X\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "a status that is none": b"HTTP/1.1 2x0 X\r\n\r\n",
+    "headers without an end": b"HTTP/1.1 200 X\r\n" + b"X-A: b\r\n" * 20_000,
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("case", ODD_REPLIES)
+async def test_a_reply_that_is_none_is_a_502_in_conduits_words(upstream: Upstream, case: str) -> None:
+    upstream.raw = ODD_REPLIES[case]
+    async with front(upstream) as gate:
+        assert own(await gate.client.post("/api/conduit.ping")) == (502, "ERR-CONDUIT-PROXY")
+
+
+async def test_news_on_the_way_to_a_reply_are_passed_over(upstream: Upstream) -> None:
+    hints = b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n" * 3
+    upstream.raw = b"HTTP/1.1 100 Go\r\n\r\n" + hints + b"HTTP/1.1 200 X\r\nContent-Length: 2\r\n\r\nok"
+    async with front(upstream) as gate:
+        reply = await gate.client.post("/api/conduit.ping")
+    assert (reply.status_code, reply.text) == (200, "ok")

@@ -5,8 +5,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,30 +14,8 @@ import pytest
 
 from tests.conduit import stub
 from tests.conduit.stub import Call, Http, StubPhp
+from tests.conduit.threaded import phorge
 from tests.faults.process import Served, archived, check_clean_log, enqueue, wait_for
-
-
-@contextmanager
-def phorge(php: StubPhp) -> Iterator[StubPhp]:
-    """The stub in a thread of its own: it lives on when the process under test dies."""
-    ready, loops = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        async with php.listening():
-            loops.append((asyncio.get_running_loop(), stop))
-            ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield php
-    finally:
-        loop, stop = loops[0]
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
 
 
 def serving(folder: Path, php: StubPhp, **settings: object) -> Served:
@@ -140,7 +117,7 @@ def test_readiness_and_metrics_tell_of_a_phorge_that_cannot_run_tasks_and_of_its
     with phorge(php), serving(tmp_path, php) as served, served.client() as client:
         (task_id, native) = [*enqueue(client, "PhpWorker"), *enqueue(client, "SleepWorker")]
         loud = served.wait_for_event("Phorge cannot run tasks, none is leased for it")
-        assert "src/extensions" in loud["fix"]
+        assert "queue-runtime phorge install" in loud["fix"]
         wait_for("the native task is done", lambda: archived(client, native), 10)
         ready = client.get("/readyz")
         assert ready.status_code == 503

@@ -29,6 +29,19 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phorge_module, "RED_AFTER", 0.2)
 
 
+async def test_a_phorge_where_all_goes_well_is_asked_again_now_and_then(
+    php: StubPhp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its side may have been upgraded, and the plain calls of the first release go on being answered."""
+    monkeypatch.setattr(phorge_module, "LOOK_AGAIN_SECONDS", 0.05)
+    php.version = 0
+    async with House(php).running() as house:
+        await until(lambda: house.phorge.terms == Terms(0))
+        php.version, php.locks = 1, True
+        await until(lambda: house.phorge.terms == Terms(1, locks=True))
+        assert house.delegate.open
+
+
 @pytest.mark.parametrize(
     "fault",
     [stub.NO_METHOD, stub.BAD_TOKEN, stub.SITE_NOT_FOUND, stub.SETUP_ERROR, stub.HTTPS_ONLY, stub.PARSE_ERROR],
@@ -175,15 +188,6 @@ async def test_a_phorge_that_changes_its_version_is_asked_anew_and_no_task_fails
         row = await house.waiting(met, "(yield)")
         assert row.failure_count == 0
         await house.end_of(await house.add())
-
-
-async def test_a_context_that_php_refuses_in_its_own_version_is_a_failure_of_the_task(php: StubPhp) -> None:
-    php.work = stub.replies(error("ERR-WORKER-CONTEXT", "A valid versioned execution context is required."))
-    async with House(php).running() as house:
-        task_id = await house.add()
-        row = await house.waiting(task_id, "(retry)")
-        assert row.failure_count == 1
-        assert house.history(task_id)[0].startswith("ERR-WORKER-CONTEXT")
 
 
 async def test_what_is_learnt_of_a_class_is_asked_again_when_php_has_changed(php: StubPhp) -> None:

@@ -7,6 +7,7 @@ import pytest
 from msgspec import Raw
 
 from conduit.phorge.stubs import stub_file
+from conduit.replies import NO_TOKEN
 from handlers.execution import PROBE, Terms, phase_call, plain_call, read_answer, read_followups, read_terms
 from queue_runtime.task import Task
 from tests.conduit.php import TOKEN, Php, versioned
@@ -34,7 +35,11 @@ def test_nobody_may_call_while_no_token_is_set(php: Php, configured: str | None,
     php.config["queue-runtime.token"] = configured
     php.token = sent
     assert php.execute({}).error_code == "ERR-WORKER-AUTH"
-    assert php.call(dict(PROBE)).error_code == "ERR-WORKER-AUTH"
+    reply = php.call(dict(PROBE))
+    assert (reply.error_code, reply.error_info) == (
+        "ERR-WORKER-AUTH",
+        f"{NO_TOKEN}, so that nobody may call this.",
+    )
 
 
 def test_the_token_may_come_from_phps_environment(php: Php) -> None:
@@ -84,9 +89,40 @@ def test_it_says_what_it_can_do(php: Php) -> None:
     assert read_terms(raw) == Terms(1, locks=True)
 
 
+def test_it_tells_what_an_administrator_may_have_got_wrong_and_no_secret(php: Php) -> None:
+    php.command += ["-d", "post_max_size=3M", "-d", "memory_limit=64M"]
+    php.config |= {"storage.default-namespace": "other", "phd.taskmasters": 4, "queue-runtime.classes": ["A", "B"]}
+    reply = php.call(dict(PROBE))
+    facts = reply.result["facts"]
+    assert TOKEN not in json.dumps(reply.result)
+    assert facts.pop("php").startswith(("7.", "8.", "9."))
+    assert facts == {
+        "sapi": "cli",
+        "tokenFrom": "option",
+        "postMaxSize": "3M",
+        "memoryLimit": "64M",
+        "timeLimit": 0,
+        "childrenUsedUp": None,
+        "namespace": "other",
+        "taskmasters": 4,
+        "classes": ["A", "B"],
+    }
+
+
+def test_it_tells_that_the_token_comes_from_phps_environment(php: Php) -> None:
+    php.config["queue-runtime.token"] = None
+    php.environ["QUEUE_RUNTIME_CONDUIT_TOKEN"] = TOKEN
+    assert php.call(dict(PROBE)).result["facts"]["tokenFrom"] == "server"
+
+
+def test_it_tells_a_time_limit_that_it_cannot_lift(php: Php) -> None:
+    php.command += ["-d", "disable_functions=set_time_limit"]
+    assert php.call(dict(PROBE)).result["facts"]["timeLimit"] == 30
+
+
 def test_prepare_tells_the_lease_that_the_class_asks_for_and_runs_nothing(php: Php) -> None:
     reply = php.execute({"lease": 14400}, phase="prepare")
-    assert reply.result == {"executionVersion": 1, "result": "prepared", "leaseDuration": 14400}
+    assert reply.result == {"executionVersion": 1, "taskLock": True, "result": "prepared", "leaseDuration": 14400}
     assert php.execute({}, phase="prepare").result["leaseDuration"] is None
     assert php.execute({"lease": "broken"}, phase="prepare").result["result"] == "failure"
     assert not reply.logged("RAN")
@@ -165,7 +201,7 @@ def test_a_missing_payload_is_null(php: Php) -> None:
 
 def test_a_success_has_its_duration_in_microseconds(php: Php) -> None:
     result = php.execute({}).result
-    assert result.keys() == {"executionVersion", "result", "duration", "followups"}
+    assert result.keys() == {"executionVersion", "taskLock", "result", "duration", "followups"}
     assert type(result["duration"]) is int
     assert result["followups"] == []
 
@@ -283,7 +319,7 @@ def test_a_second_call_for_a_task_that_runs_is_told_that_it_is_busy(php: Php, tm
         prepared = php.execute({}, phase="prepare")
     finally:
         sign.touch()
-    assert second.result == {"executionVersion": 1, "result": "busy"}
+    assert second.result == {"executionVersion": 1, "taskLock": True, "result": "busy"}
     assert not second.logged("RAN")
     assert plain.result == {"result": "yield", "retry": 60}  # the first release knows no other word for it
     assert another.result["result"] == "success"
@@ -296,7 +332,7 @@ def test_a_task_that_cannot_be_locked_is_not_run(php: Php) -> None:
     """Phorge has no connection left, say. Nothing ran, so it is no failure."""
     php.config["locks"] = "/a/folder/that/is/not/there"
     reply = php.execute({})
-    assert reply.result == {"executionVersion": 1, "result": "busy", "retry": 15}
+    assert reply.result == {"executionVersion": 1, "taskLock": True, "result": "busy", "retry": 15}
     assert not reply.logged("RAN")
     assert reply.logged("LOG")
 

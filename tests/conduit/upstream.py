@@ -1,10 +1,35 @@
 """A web server behind the gateway, which can wait, stream and break off."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
+
+Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(handle: Handle) -> AsyncIterator[str]:
+    """A server that does as it likes with each connection; yields its address."""
+    under_way: set[asyncio.Task[None]] = set()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        under_way.add(task)
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await handle(reader, writer)
+        finally:
+            under_way.discard(task)
+            writer.transport.abort()
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for task in list(under_way):
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
 
 class Request(Struct, frozen=True):
@@ -26,6 +51,8 @@ class Upstream:
         self.pieces: list[bytes] = []
         """sent one by one, in place of the reply; each but the first waits for `go_on`"""
         self.break_off = False
+        self.raw: bytes | None = None
+        """sent as it is, in place of the reply"""
         self.go_on = asyncio.Event()
         self.arrived = b""
         """what has come of the body under way"""
@@ -55,7 +82,7 @@ class Upstream:
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in head[1:] if line)}
         self.arrived = b""
         if headers.get("transfer-encoding") == "chunked":
-            while size := int(await reader.readline(), 16):
+            while size := int(await reader.readuntil(b"\n"), 16):
                 self.arrived += await reader.readexactly(size)
                 await reader.readline()
             await reader.readline()
@@ -63,6 +90,10 @@ class Upstream:
             self.arrived = await reader.readexactly(int(headers.get("content-length", "0")))
         self.requests.append(Request(head[0], headers, self.arrived))
         if self.wait and await self._hung_up(reader):
+            return
+        if self.raw is not None:
+            writer.write(self.raw)
+            await writer.drain()
             return
         if self.pieces:
             await self._stream(writer)

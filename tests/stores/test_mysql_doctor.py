@@ -242,6 +242,59 @@ async def test_native_taskmasters_are_a_note(tables: PhorgeTables) -> None:
     assert "web1" in sentence
 
 
+@pytest.fixture
+def daemons(tables: PhorgeTables) -> Iterator[PhorgeTables]:
+    """Phorge's book of daemons, with one that ended and one that was lost."""
+    tables.execute(
+        "CREATE DATABASE phabricator_daemon; CREATE TABLE phabricator_daemon.daemon_log"
+        " (daemon VARCHAR(255), host VARCHAR(255), status VARCHAR(8), dateModified INT UNSIGNED)"
+    )
+    report(tables, "PhabricatorTaskmasterDaemon", "ended", status="exit")
+    report(tables, "PhabricatorTaskmasterDaemon", "lost", ago=3600)
+    yield tables
+    tables.execute("DROP DATABASE phabricator_daemon")
+
+
+def report(tables: PhorgeTables, daemon: str, host: str, *, status: str = "run", ago: int = 60) -> None:
+    values = (daemon, host, status, ago)
+    tables.execute("INSERT INTO phabricator_daemon.daemon_log VALUES (%s, %s, %s, UNIX_TIMESTAMP() - %s)", values)
+
+
+async def test_daemons_that_ended_are_not_taken_for_alive(daemons: PhorgeTables) -> None:
+    findings = await found(daemons.settings())
+    assert (findings["others"][0][0], "phd" in findings) == (OK, False)
+
+
+async def test_a_taskmaster_that_only_waits_is_a_note_too(daemons: PhorgeTables) -> None:
+    report(daemons, "PhabricatorTaskmasterDaemon", "repo1", status="wait")
+    level, sentence = await one(daemons.settings(), "others")
+    assert level is NOTE
+    assert "repo1" in sentence
+    assert "lost" not in sentence
+    assert "--keep-leases" in sentence
+
+
+async def test_where_phorges_other_daemons_run_the_flag_that_keeps_leases_is_named(daemons: PhorgeTables) -> None:
+    report(daemons, "PhabricatorTriggerDaemon", "repo1")
+    report(daemons, "PhabricatorRepositoryPullLocalDaemon", "repo1")
+    level, sentence = await one(daemons.settings(), "phd")
+    assert level is NOTE
+    assert "on repo1: start them by bin/phd start --keep-leases" in sentence
+
+
+async def test_an_account_that_may_not_see_the_daemons_goes_without(daemons: PhorgeTables) -> None:
+    report(daemons, "PhabricatorTaskmasterDaemon", "repo1")
+    daemons.create_account("blind", "", [WORKER_RIGHTS])
+    assert (await one(daemons.settings(user="blind"), "others"))[0] is OK
+
+
+async def test_tables_that_are_not_there_yet_name_phorges_own_command(spoiled: PhorgeTables) -> None:
+    spoiled.execute("DROP TABLE worker_activetask, worker_archivetask, worker_taskdata, lisk_counter")
+    level, sentence = await one(spoiled.settings(), "tables")
+    assert level is FAULT
+    assert "bin/storage upgrade" in sentence
+
+
 # ---- settings of the server
 
 

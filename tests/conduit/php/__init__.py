@@ -1,14 +1,18 @@
-"""Runs the extension file under real PHP: one call in a process of its own, among stand-ins for Phorge's classes."""
+"""Runs the extension file under real PHP, among stand-ins for Phorge's classes: as one call, or as a web server."""
 
 import json
 import os
+import signal
+import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from msgspec import Struct
 
+from tests.runtime.harness import until
 from tests.servers import find_program
 
 HERE = Path(__file__).parent
@@ -70,6 +74,16 @@ class Php:
         process.stdin = None
         return process
 
+    def serve(self, address: str, environ: dict[str, str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        """PHP's own web server, in a session of its own: its workers do not end with it."""
+        return subprocess.Popen(
+            [*self.command, "-S", address, HERE / "serve.php"],
+            env=environ | self.environ,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
     def finish(self, process: "subprocess.Popen[str]") -> Reply:
         """The reply. PHP must have had nothing to say of the code itself."""
         out, err = process.communicate(timeout=SECONDS)
@@ -108,3 +122,31 @@ def versioned(data: str, **params: object) -> dict[str, object]:
         "leaseExpires": 1,  # long ago: clocks differ, and the lease is renewed while the call waits
         **params,
     }
+
+
+@asynccontextmanager
+async def served(php: Php, folder: Path, *, workers: int = 2) -> AsyncIterator[str]:
+    """PHP's own web server with these settings; yields its address. Its log is in the folder."""
+    order = folder / "order.json"
+    order.write_text(json.dumps({"config": php.config, "load": [str(path) for path in php.load]}))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    environ = {"PATH": os.environ["PATH"], "HARNESS_ORDER": str(order), "PHP_CLI_SERVER_WORKERS": str(workers)}
+    with (folder / "php.log").open("ab") as log:
+        process = php.serve(address, environ, log)
+    try:
+        await until(lambda: _listens(address), seconds=SECONDS)
+        yield f"http://{address}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+    except OSError:
+        return False
+    return True

@@ -1,45 +1,10 @@
 <?php
 
 /**
- * Makes one call as Conduit would, and prints the reply. On stdin, as JSON:
- * what is to be loaded, the configuration, and the parameters of the call.
+ * One call of the order on stdin; prints the reply.
  */
 
+require __DIR__.'/conduit.php';
+
 $order = json_decode(stream_get_contents(STDIN), true);
-
-require __DIR__.'/phorge.php';
-Harness::$config = $order['config'];
-foreach ($order['load'] as $file) {
-  require $file;
-}
-
-$methods = array();
-foreach (get_declared_classes() as $class) {
-  if (is_subclass_of($class, 'ConduitAPIMethod')) {
-    $method = new $class();
-    $name = $method->getAPIMethodName();
-    if (isset($methods[$name])) {
-      throw new Exception("Two objects returned the same key {$name}");
-    }
-    $methods[$name] = $method;
-  }
-}
-
-$reply = array('result' => null, 'error_code' => null, 'error_info' => null);
-if ($order['params'] === null) {
-  $reply['result'] = array_keys($methods);
-} else {
-  $method = $methods['worker.execute'];
-  try {
-    $reply['result'] = $method->call($order['params']);
-  } catch (ConduitException $ex) {
-    $reply['error_code'] = $ex->getMessage();
-    $reply['error_info'] = coalesce(
-      $ex->getErrorDescription(),
-      $method->describeError($ex->getMessage()));
-  } catch (Exception $ex) {
-    $reply['error_code'] = 'ERR-CONDUIT-CORE';
-    $reply['error_info'] = $ex->getMessage();
-  }
-}
-echo phutil_json_encode($reply);
+echo phutil_json_encode(answer_call($order));

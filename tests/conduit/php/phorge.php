@@ -114,6 +114,28 @@ abstract class PhabricatorApplicationConfigOptions {
 }
 
 
+/**
+ * Options that Phorge has by itself.
+ */
+final class StandInConfigOptions extends PhabricatorApplicationConfigOptions {
+  public function getName() {
+    return '';
+  }
+  public function getDescription() {
+    return '';
+  }
+  public function getGroup() {
+    return 'core';
+  }
+  public function getOptions() {
+    return array(
+      $this->newOption('storage.default-namespace', 'string', 'phabricator'),
+      $this->newOption('phd.taskmasters', 'int', 4),
+    );
+  }
+}
+
+
 /* -(  Conduit  )------------------------------------------------------------ */
 
 
@@ -163,7 +185,8 @@ abstract class ConduitAPIMethod {
     $unknown = array_diff_key($params, $this->defineParamTypes());
     if ($unknown) {
       $names = implode("', '", array_keys($unknown));
-      throw new ConduitException("does not define these parameters: '{$names}'.");
+      throw id(new ConduitException('ERR-CONDUIT-CALL'))->setErrorDescription(
+        "API Method does not define these parameters: '{$names}'.");
     }
     return $this->execute(new ConduitAPIRequest($params));
   }
