@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from benchmarks.peers import BESIDE
+from benchmarks.sample import BARE_LUA, MYSQL_ALONE
 
 REDIS_PEERS = ("saq", "huey", "arq")
 
@@ -13,7 +14,7 @@ GO_WORKER = 1200 / 5200
 
 
 class Aim(Struct, frozen=True):
-    """A promise: a figure, or a ratio to others, that must be at least or at most `bound`.
+    """A promise: a figure, or a ratio to others, that must be at least or at most `bound`; None: it is only stated.
 
     `over` names contenders whose best figure divides ours: the highest where ours must be high, else the lowest.
     """
@@ -22,7 +23,7 @@ class Aim(Struct, frozen=True):
     work: str
     variant: str
     value: str
-    bound: float
+    bound: float | None
     at_least: bool = False
     over: tuple[str, ...] = ()
 
@@ -44,6 +45,9 @@ SQLITE = (
     Aim("idle CPU %", "idle", "", "cpu_percent", 1),
     Aim("idle RSS MiB", "idle", "", "rss_mib", 90),
     Aim("HTTP enqueue over a constant answer, hypercorn", "http", "hypercorn", "rate", 0.7, True, ("constant",)),
+    Aim("CPU µs a delegated task, the extension", "delegate", "extension", "cpu_us", 1000),
+    Aim("CPU µs a delegated task, the fork", "delegate", "fork", "cpu_us", 1000),
+    Aim("HTTP calls a delegated task", "delegate", "extension", "calls", 2),
 )
 
 MYSQL = (
@@ -63,6 +67,7 @@ MYSQL = (
 
 REDIS = (
     Aim("drain, 100 slots, over the fastest Python peer", "drain", "100", "rate", 5.0, True, BESIDE["redis"]),
+    Aim("drain, 100 slots, share of a bare pipelined Lua loop", "drain", "100", "rate", None, True, (BARE_LUA,)),
     Aim("CPU µs a no-op task, 100 slots", "drain", "100", "cpu_us", 70),
     Aim("bulk enqueue over the best bulk peer", "enqueue", "bulk", "rate", 2.0, True, BESIDE["redis"]),
     Aim("pick-up across processes, p50, over saq's and taskiq-stream's", "pickup", "from another process", "p50_ms",
@@ -70,4 +75,19 @@ REDIS = (
     Aim("first 2,000 tasks, large backlog over small", "backlog", "", "ratio", 1.2),
 )  # fmt: skip
 
-AIMS: Mapping[str, tuple[Aim, ...]] = {"sqlite": SQLITE + COMMON, "mysql": MYSQL + COMMON, "redis": REDIS + COMMON}
+STREAMS = (
+    Aim("drain, 100 slots, over MySQL alone", "drain", "100", "rate", 0.8, True, (MYSQL_ALONE,)),
+    Aim("drain, 10 slots, over MySQL alone", "drain", "10", "rate", 0.8, True, (MYSQL_ALONE,)),
+    Aim("pick-up of PHP's own insert, p50 ms", "pickup", "from PHP", "p50_ms", 30),
+    Aim("pick-up through the API of another process, p50 ms", "pickup", "API of another process", "p50_ms", 10),
+    Aim("the same over MySQL alone", "pickup", "API of another process", "p50_ms", 1.0, False, (MYSQL_ALONE,)),
+    Aim("idle, statements a second on MySQL", "idle", "", "mysql_queries_s", None),
+    Aim("first 2,000 tasks, large backlog over small", "backlog", "", "ratio", 1.3),
+)
+
+AIMS: Mapping[str, tuple[Aim, ...]] = {
+    "sqlite": SQLITE + COMMON,
+    "mysql": MYSQL + COMMON,
+    "redis": REDIS + COMMON,
+    "streams": STREAMS + COMMON,
+}

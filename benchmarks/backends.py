@@ -89,6 +89,50 @@ class MariaDbTables:
         return cpu_seconds(self._server.pid)
 
 
+class StreamsOverMysql(MariaDbTables):
+    """Those tables as the record, and a Redis for the dispatch, which writes nothing to disk: all in it may be lost."""
+
+    name = "streams"
+
+    def __init__(self, server: MariaDb, redis: RedisServer) -> None:
+        super().__init__(server)
+        self._redis = redis
+
+    def fresh(self, folder: Path) -> Mapping[str, str]:
+        with Redis(host=self._redis.host, port=self._redis.port) as client:
+            client.flushdb()
+        return {**super().fresh(folder), "RECORD": "mysql", "REDIS_URL": self._redis.url}
+
+    def cpu_seconds(self) -> float | None:
+        return cpu_seconds(self._server.pid) + cpu_seconds(self._redis.pid)
+
+
+class RecordAlone:
+    """The record of the streams without them, for a comparison in one run."""
+
+    name = "mysql"
+
+    def __init__(self, streams: Backend) -> None:
+        self.streams = streams
+
+    def fresh(self, folder: Path) -> Mapping[str, str]:
+        settings = self.streams.fresh(folder)
+        return {name: value for name, value in settings.items() if name not in {"RECORD", "REDIS_URL"}}
+
+    def cpu_seconds(self) -> float | None:
+        return self.streams.cpu_seconds()
+
+
+def questions(backend: Backend) -> int | None:
+    """Statements that MariaDB has been sent so far; None on another store."""
+    if isinstance(backend, RecordAlone):
+        return questions(backend.streams)
+    if not isinstance(backend, MariaDbTables) or backend.tables is None:
+        return None
+    ((_, number),) = backend.tables.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
+    return int(number)
+
+
 class RedisKeys:
     """Database 0 of one server; peers that are measured beside it use others."""
 
@@ -114,6 +158,12 @@ def open_backend(store: str, folder: Path) -> Iterator[Backend]:
         case "mysql":
             with _in_folder(MariaDb(*MARIADB, durable=True), folder / "mariadb") as server:
                 yield MariaDbTables(server)
+        case "streams":
+            with (
+                _in_folder(MariaDb(*MARIADB, durable=True), folder / "mariadb") as server,
+                RedisServer() as dispatch,
+            ):
+                yield StreamsOverMysql(server, dispatch)
         case "redis":
             with _in_folder(RedisServer(*REDIS), folder / "redis-store") as server:
                 yield RedisKeys(server)

@@ -15,6 +15,7 @@ import anyio
 from benchmarks.payload import payload_text
 from queue_runtime.compose import opened
 from queue_runtime.config import load_config
+from queue_runtime.current import Current
 from queue_runtime.intake import Intake
 from queue_runtime.store import Store
 from queue_runtime.task import NewTask
@@ -59,7 +60,7 @@ def _task(number: int) -> NewTask:
 
 async def main(mode: str, count: int) -> None:
     """Fill the store and say how long it took."""
-    async with opened(load_config(os.environ)) as store:
+    async with opened(Current(load_config(os.environ))) as store:
         await store.ping()  # opened and warm
         began = time.perf_counter()
         await fill(store, mode, count)

@@ -32,6 +32,7 @@ POSTGRES_PEERS = ("pgqueuer", "procrastinate")
 BESIDE: Mapping[str, tuple[str, ...]] = {
     "sqlite": ("saq", "huey", "arq", "pgqueuer"),
     "mysql": POSTGRES_PEERS,
+    "streams": (),
     "redis": tuple(peer for peer in REQUIREMENTS if peer not in POSTGRES_PEERS),
 }
 """The peers that a store is measured beside, unless others are asked for."""

@@ -6,12 +6,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from benchmarks import http_rate, workloads
-from benchmarks.backends import Backend, Subject
+from benchmarks import delegation, http_rate, workloads
+from benchmarks.backends import Backend, RecordAlone, Subject
 from benchmarks.peers import Peers, setting
-from benchmarks.sample import OURS
+from benchmarks.sample import BARE_LUA, MYSQL_ALONE, OURS
 
-WORKLOADS = ("drain", "processes", "enqueue", "http", "cycle", "pickup", "delay", "backlog", "idle", "crash")
+WORKLOADS = (
+    *("drain", "processes", "enqueue", "http", "cycle", "pickup", "delay", "backlog", "idle", "crash"),
+    "delegate",
+)
 
 ENQUEUES = {"one": 3000, "conc": 10_000, "bulk": 20_000}
 """Modes of the drivers' enqueue workload, and how many tasks are enough for a steady rate."""
@@ -21,6 +24,9 @@ NOT_CONCURRENT = frozenset({"huey", "dramatiq", "celery", "rq"})
 
 PEER_DRAIN_SECONDS = 30
 """A peer that has not drained its tasks by then is measured by what it did."""
+
+BARE_LUA_SLOTS = 100
+"""The drain on Redis beside which a bare Lua loop stands: its batches are as large as that many slots make them."""
 
 ROW_BY_ROW = {1: (1,), 10: (10,), 100: (1, 10)}
 """Slots of a drain on MySQL, and the connections of the one-row-at-a-time drains that stand beside it."""
@@ -83,6 +89,14 @@ class Plan:
             case "crash":
                 # our own figure alone: most peers never run such tasks again
                 yield Measurement(work, "", OURS, partial(workloads.crash, subject=self._subjects[0]))
+            case "delegate":
+                yield from self._delegate()
+
+    def _delegate(self) -> Iterator[Measurement]:
+        # what a delegated task costs beyond the store is the same on all of them
+        if self._backend.name == "sqlite":
+            for variant, locks in {"extension": True, "fork": False}.items():
+                yield from self._ours("delegate", variant, partial(delegation.delegate, locks=locks))
 
     @property
     def _backend(self) -> Backend:
@@ -96,6 +110,9 @@ class Plan:
             if self._backend.name == "mysql":
                 for connections in ROW_BY_ROW.get(slots, ()):
                     yield self._row_by_row(str(slots), connections)
+            if self._backend.name == "redis" and slots == BARE_LUA_SLOTS:
+                measure = partial(workloads.bare_lua, subject=Subject(self._backend), count=count)
+                yield Measurement("drain", str(slots), BARE_LUA, measure)
             for name in self._names:
                 sizes = ("--setting", setting(name, slots), "--n", str(count), "--cap", str(PEER_DRAIN_SECONDS))
                 yield from self._theirs("drain", str(slots), (name,), "w2", *sizes)
@@ -139,7 +156,9 @@ class Plan:
     def _pickup(self) -> Iterator[Measurement]:
         yield from self._ours("pickup", "", workloads.pick_up)
         yield from self._latencies("pickup", "w3")
-        senders = {"store": "another process"} | ({"php": "PHP"} if self._backend.name == "mysql" else {})
+        if self._backend.name == "streams":
+            yield from self._ours("pickup", "API of another process", workloads.pick_up_apart)
+        senders = {"store": "another process"} | ({"php": "PHP"} if self._backend.name in {"mysql", "streams"} else {})
         for sender, variant in senders.items():
             yield from self._ours("pickup", f"from {variant}", partial(workloads.pick_up_from, sender=sender))
 
@@ -160,8 +179,10 @@ class Plan:
 
 
 def subjects(backend: Backend, event_loop: str) -> list[Subject]:
-    """What is measured on a store: on MySQL with each of the two drivers."""
+    """What is measured on a store: on MySQL with each of the two drivers; beside the streams their record alone."""
     settings = {} if event_loop == "asyncio" else {"EVENT_LOOP": event_loop}
+    if backend.name == "streams":
+        return [Subject(backend, settings=settings), Subject(RecordAlone(backend), MYSQL_ALONE, settings)]
     if backend.name != "mysql":
         return [Subject(backend, settings=settings)]
     return [

@@ -21,7 +21,7 @@ from benchmarks.sample import Sample
 from benchmarks.summary import summary
 
 VAR = ROOT / "var"
-BACKLOGS = {"sqlite": 500_000, "mysql": 1_000_000, "redis": 1_000_000}
+BACKLOGS = {"sqlite": 500_000, "mysql": 1_000_000, "redis": 1_000_000, "streams": 500_000}
 
 
 class Run:

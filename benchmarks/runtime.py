@@ -51,10 +51,10 @@ class Runtime:
         return done.stdout.splitlines()[-1]
 
     @contextlib.contextmanager
-    def serve(self, *, ready: bool = True, worker: int = 0) -> Iterator["Served"]:
+    def serve(self, *, ready: bool = True, worker: int = 0, **settings: str) -> Iterator["Served"]:
         """Run the runtime until the block ends; it must then end cleanly."""
         port = free_port()
-        env = self.environment(LISTEN=f"127.0.0.1:{port}") | {WORKER_VARIABLE: str(worker)}
+        env = self.environment(LISTEN=f"127.0.0.1:{port}", **settings) | {WORKER_VARIABLE: str(worker)}
         command = [sys.executable, "-m", "queue_runtime", "serve"]
         with running(command, self.folder / f"serve-{worker}.log", env=env, cwd=self.folder) as child:
             served = Served(child, port)

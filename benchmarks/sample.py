@@ -8,6 +8,12 @@ from msgspec import Struct
 OURS = "queue-runtime"
 """How every contender begins that is ours; what follows says with which settings."""
 
+MYSQL_ALONE = "mysql alone"
+"""What stands beside the streams over MySQL: the store mysql on the same server."""
+
+BARE_LUA = "bare Lua loop"
+"""What stands beside our drain on Redis: the same work without a runtime (bare_lua.py)."""
+
 
 class Sample(Struct, frozen=True):
     """`variant` is what was varied within the workload: slots, enqueue mode, server. `values` are named figures.

@@ -18,6 +18,7 @@ import pymysql
 from benchmarks.payload import payload_text
 from queue_runtime.compose import opened
 from queue_runtime.config import Config, load_config
+from queue_runtime.current import Current
 from queue_runtime.task import DEFAULT_PRIORITY, NewTask
 
 WARM = range(-5, 0)
@@ -28,7 +29,7 @@ PAUSE = (0.05, 0.15)
 async def through_store(config: Config, count: int) -> dict[int, float]:
     """Enqueue through the store."""
     sent = {}
-    async with opened(config) as store:
+    async with opened(Current(config)) as store:
         for number in (*WARM, *range(count)):
             await asyncio.sleep(random.uniform(*PAUSE))
             sent[number] = time.time()

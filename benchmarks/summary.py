@@ -52,10 +52,16 @@ def _aims(aims: Sequence[Aim], samples: Sequence[Sample]) -> Iterable[str]:
     yield _line(["---"] * 4)
     for aim in aims:
         for found in _measured(aim, samples):
-            met = found.value >= aim.bound if aim.at_least else found.value <= aim.bound
-            bound = f"{'≥' if aim.at_least else '≤'} {aim.bound:g}"
             sentence = aim.sentence + found.contender.removeprefix(OURS)
-            yield _line([sentence, bound, _number(found.value), "yes" if met else "**no**"])
+            yield _line([sentence, *_verdict(aim, found.value)])
+
+
+def _verdict(aim: Aim, value: float) -> tuple[str, str, str]:
+    """The bound, what was measured, and whether it was met."""
+    if aim.bound is None:
+        return "stated", _number(value), "-"
+    met = value >= aim.bound if aim.at_least else value <= aim.bound
+    return f"{'≥' if aim.at_least else '≤'} {aim.bound:g}", _number(value), "yes" if met else "**no**"
 
 
 def _measured(aim: Aim, samples: Sequence[Sample]) -> Iterable[_Found]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.backends import Backend, Subject
+from benchmarks.backends import Backend, Subject, questions
 from benchmarks.payload import payload_text
 from benchmarks.processes import Child, running, wait_until
 from benchmarks.runtime import ROOT, Runtime, Served
@@ -43,6 +43,18 @@ def row_by_row(folder: Path, *, subject: Subject, connections: int, count: int) 
         figures = _race(runtime, [child], count)
         if code := child.process.wait(DRAIN_SECONDS):
             raise RuntimeError(f"row_by_row ended with {code}:\n{child.tail()}")
+    return figures
+
+
+def bare_lua(folder: Path, *, subject: Subject, count: int) -> dict[str, float]:
+    """The same drain by a bare pipelined Lua loop, on the same server, without the runtime."""
+    runtime = Runtime(folder, subject)
+    command = [sys.executable, "-m", "benchmarks.bare_lua", str(count)]
+    with running(command, folder / "bare_lua.log", env=runtime.environment(), cwd=ROOT) as child:
+        _reach(runtime.tally.count, 1, [child], FILL_SECONDS)
+        figures = _race(runtime, [child], count)
+        if code := child.process.wait(DRAIN_SECONDS):
+            raise RuntimeError(f"bare_lua ended with {code}:\n{child.tail()}")
     return figures
 
 
@@ -87,17 +99,30 @@ def pick_up(folder: Path, *, subject: Subject, count: int = 200) -> dict[str, fl
     """Milliseconds from before the HTTP request that enqueues a task to its handler, on an idle runtime."""
     runtime = Runtime(folder, subject)
     with runtime.serve() as served:
+        return _pick_up(runtime, served, count)
 
-        def send(number: int) -> float:
-            time.sleep(random.uniform(0.05, 0.15))
-            now = time.time()
-            _enqueue(served, number)
-            return now
 
-        for number in range(-5, 0):  # warm
-            send(number)
-        sent = {number: send(number) for number in range(count)}
-        return _spread(_lateness(runtime, served, sent))
+def _pick_up(runtime: Runtime, served: Served, count: int) -> dict[str, float]:
+    def send(number: int) -> float:
+        time.sleep(random.uniform(0.05, 0.15))
+        now = time.time()
+        _enqueue(served, number)
+        return now
+
+    for number in range(-5, 0):  # warm
+        send(number)
+    sent = {number: send(number) for number in range(count)}
+    return _spread(_lateness(runtime, served, sent))
+
+
+def pick_up_apart(folder: Path, *, subject: Subject, count: int = 200) -> dict[str, float]:
+    """The same where one process serves the API and another one is the worker."""
+    runtime = Runtime(folder, subject)
+    with (
+        runtime.serve(ROLES="api,sweep", HANDLERS="") as served,
+        runtime.serve(worker=1, ROLES="worker"),
+    ):
+        return _pick_up(runtime, served, count)
 
 
 def pick_up_from(folder: Path, *, subject: Subject, sender: str, count: int = 200) -> dict[str, float]:
@@ -146,11 +171,13 @@ def idle(folder: Path, *, subject: Subject, seconds: float = 30) -> dict[str, fl
     with runtime.serve() as served:
         time.sleep(5)
         server, before = _ServerCpu(runtime.backend), served.child.usage()
+        asked = questions(runtime.backend)
         time.sleep(seconds)
-        after = served.child.usage()
+        after, asked_since = served.child.usage(), questions(runtime.backend)
     return {
         "cpu_percent": (after.cpu_seconds - before.cpu_seconds) / seconds * 100,
         "rss_mib": after.rss_mib,
+        **({} if asked is None or asked_since is None else {"mysql_queries_s": (asked_since - asked) / seconds}),
     } | server.used("server_percent", seconds / 100)
 
 

@@ -1,10 +1,11 @@
 """The composition root: builds everything from the configuration and runs it. Only it imports stores and handlers."""
 
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp, Scope
 
 from conduit.client import ConduitClient
 from conduit.gateway import Gateway
+from conduit.phorge.checkout import Checkout
 from handlers import catalog
 from handlers.delegate import Delegate
 from handlers.phorge import Phorge
@@ -33,12 +35,14 @@ from queue_runtime.intake import Intake
 from queue_runtime.lease_loop import LeaseLoop
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.live import Live, cap_problems, cron_entries
-from queue_runtime.metrics import Metrics
+from queue_runtime.metrics import Metrics, WorkerView
 from queue_runtime.registry import Registry
 from queue_runtime.reload import Reloader
+from queue_runtime.selftest import SelftestLoop
 from queue_runtime.server import Server
 from queue_runtime.settings import PREFIX
 from queue_runtime.settler import Settler
+from queue_runtime.shadow import Shadow, ShadowStore
 from queue_runtime.signals import end_process
 from queue_runtime.stats import WorkerStats
 from queue_runtime.store import Store, StoreOptions
@@ -47,6 +51,7 @@ from queue_runtime.sweep_loop import SweepLoop
 from queue_runtime.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from handlers.phorge_doctor import Asked
     from stores.dispatchable import Record
     from stores.mysql import MysqlStore
     from stores.mysql_settings import MysqlSettings
@@ -120,7 +125,9 @@ class Delegation(NamedTuple):
 class Backend(NamedTuple):
     """What one kind of store is asked for. Its modules are loaded when it is used, because a driver takes its time."""
 
-    opening: Callable[[Config, StoreOptions], AbstractAsyncContextManager[Store]]
+    opening: Callable[[Current, StoreOptions], AbstractAsyncContextManager[Store]]
+    """takes the settings as they are now, where they may change while it is open"""
+
     create: Callable[[Config], Awaitable[list[Finding]]]
     """makes what must be there before the first start"""
 
@@ -128,16 +135,17 @@ class Backend(NamedTuple):
     """looks at everything; with True it also repairs what can be repaired"""
 
 
-def _open_sqlite(config: Config, options: StoreOptions) -> AbstractAsyncContextManager["SqliteStore"]:
+def _open_sqlite(current: Current, options: StoreOptions) -> AbstractAsyncContextManager["SqliteStore"]:
     from stores import sqlite
 
+    config = current.config
     return sqlite.open_store(config.sqlite_path, options, synchronous=config.sqlite_synchronous)
 
 
 async def _create_sqlite(config: Config) -> list[Finding]:
     path = config.sqlite_path.absolute()
     there = path.exists()
-    async with _open_sqlite(config, options_of(config)) as store:
+    async with _open_sqlite(Current(config), options_of(config)) as store:
         await store.ping()
     return [ok("file", f"{path} {'was there' if there else 'is made'}")]
 
@@ -165,10 +173,11 @@ def _mysql_settings(config: Config) -> "MysqlSettings":
     )
 
 
-def _open_mysql(config: Config, options: StoreOptions) -> AbstractAsyncContextManager["MysqlStore"]:
+def _open_mysql(current: Current, options: StoreOptions) -> AbstractAsyncContextManager["MysqlStore"]:
     from stores import mysql
 
-    return mysql.open_store(_mysql_settings(config), options)
+    settings = _mysql_settings(current.config)
+    return mysql.open_store(settings, options, password_now=lambda: current.config.mysql_password)
 
 
 async def _create_mysql(config: Config) -> list[Finding]:
@@ -186,12 +195,14 @@ async def _examine_mysql(config: Config, repair: bool) -> list[Finding]:
     return [*found, *([_NOTHING_TO_REPAIR] if repair else [])]
 
 
-def _open_redis(config: Config, options: StoreOptions) -> AbstractAsyncContextManager["RedisStore"]:
+def _open_redis(current: Current, options: StoreOptions) -> AbstractAsyncContextManager["RedisStore"]:
     from stores import redis
 
+    config = current.config
     return redis.open_store(
         config.redis_url,
         options,
+        url_now=lambda: current.config.redis_url,
         prefix=config.redis_prefix,
         allow_eviction=config.redis_allow_eviction,
         event_days=config.event_days,
@@ -205,14 +216,17 @@ async def _create_redis(config: Config) -> list[Finding]:
 async def _examine_redis(config: Config, repair: bool) -> list[Finding]:
     from stores import redis_doctor
 
-    async with _open_redis(config, options_of(config)) as store:
+    async with _open_redis(Current(config), options_of(config)) as store:
         return await redis_doctor.examine(store, mend=repair)
 
 
-def _open_remote(config: Config, options: StoreOptions) -> AbstractAsyncContextManager[Store]:
+def _open_remote(current: Current, options: StoreOptions) -> AbstractAsyncContextManager[Store]:
     from stores import remote
 
-    return remote.open_store(config.remote_url, config.remote_token, options)
+    def login() -> tuple[str, str]:
+        return current.config.remote_url, current.config.remote_token
+
+    return remote.open_store(*login(), options, login_now=login)
 
 
 async def _create_remote(config: Config) -> list[Finding]:
@@ -227,22 +241,24 @@ async def _examine_remote(config: Config, repair: bool) -> list[Finding]:
 
 
 @asynccontextmanager
-async def _open_streams(config: Config, options: StoreOptions) -> AsyncIterator[Store]:
+async def _open_streams(current: Current, options: StoreOptions) -> AsyncIterator[Store]:
     from stores import streams
 
-    opening: Callable[[Config, StoreOptions], AbstractAsyncContextManager[Record]]
+    config = current.config
+    opening: Callable[[Current, StoreOptions], AbstractAsyncContextManager[Record]]
     opening = _open_mysql if config.record == "mysql" else _open_sqlite
     async with (
-        opening(config, options) as record,
+        opening(current, options) as record,
         streams.open_store(
             record,
             config.redis_url,
             options,
+            url_now=lambda: current.config.redis_url,
             prefix=config.streams_prefix,
             group=config.streams_group,
             queues=config.queues or (),
             policy=config.queue_policy,
-            block_seconds=config.block_seconds,
+            block_seconds=lambda: current.config.block_seconds,
         ) as store,
     ):
         yield store
@@ -281,6 +297,52 @@ def examine(config: Config, *, repair: bool) -> list[Finding]:
     return anyio.run(BACKENDS[config.store].examine, config, repair)
 
 
+def examine_phorge(config: Config, *, children_known: bool) -> list[Finding]:
+    """What Phorge answers to calls that run nothing. `children_known`: php-fpm's pools are looked at elsewhere."""
+    from handlers import phorge_doctor
+
+    async def ask() -> list[Finding]:
+        found: list[Finding] = []
+        if config.conduit_url is not None:
+            asked = _asked(config, config.conduit_url)
+            found += await phorge_doctor.examine(asked, children_known=children_known)
+        if config.gateway and config.gateway_url not in {None, config.conduit_url}:
+            assert config.gateway_url is not None
+            found.append(await phorge_doctor.examine_gateway(_asked(config, config.gateway_url)))
+        return found or [note("conduit", f"{PREFIX}CONDUIT_URL is not set: Phorge runs nothing for this process")]
+
+    return anyio.run(ask)
+
+
+def examine_files(config: Config, checkout: Checkout | None, pools: Sequence[Path]) -> Iterator[Finding]:
+    """What the configuration of a Phorge on this machine says, and that of php-fpm."""
+    from handlers import phorge_files
+
+    if config.conduit_url is None:
+        yield note("conduit", f"{PREFIX}CONDUIT_URL is not set, so there is nothing to compare Phorge's settings with")
+        return
+    asked = _asked(config, config.conduit_url)
+    if checkout is not None:
+        yield from phorge_files.examine_checkout(checkout, asked)
+    for path in pools:
+        yield from phorge_files.examine_pool(path, asked)
+
+
+def _asked(config: Config, url: str) -> "Asked":
+    from handlers.phorge_doctor import Asked
+
+    shared = "mysql" in {config.store, config.record if config.store == "streams" else ""}
+    return Asked(
+        url=url,
+        token=config.conduit_token,
+        host=config.conduit_host,
+        tls_ca=config.conduit_tls_ca,
+        concurrency=config.conduit_concurrency,
+        patterns=config.conduit_classes,
+        namespace=config.namespace if shared else None,
+    )
+
+
 def options_of(config: Config) -> StoreOptions:
     """What every store takes."""
     return StoreOptions(
@@ -288,15 +350,26 @@ def options_of(config: Config) -> StoreOptions:
         max_lost=config.max_lost,
         retention=None if config.retention_days is None else config.retention_days * DAY,
         routes=config.routes,
+        read_only=config.shadow,
     )
+
+
+@asynccontextmanager
+async def opening(current: Current) -> AsyncIterator[Store]:
+    """The store. A shadow of streams opens the record alone, so that Redis is left as it is too."""
+    config = current.config
+    chosen = config.record if config.shadow and config.store == "streams" else config.store
+    async with BACKENDS[chosen].opening(current, options_of(config)) as store:
+        yield store
 
 
 async def serve(
     config: Config, read: Callable[[], Reading], registry: Registry | None, entries: Sequence[CronEntry]
 ) -> int:
     """Open the store and run everything on it. `registry` None: no worker."""
-    async with opened(config) as store:
-        runtime = build(config, read, store, registry, entries)
+    current = Current(config)
+    async with opened(current) as store:
+        runtime = build(current, read, store, registry, entries)
         gc.freeze()  # all this stays: a full collection would walk it each time, and nothing is answered for 20 ms
         code = await supervise(runtime)
     if runtime.lease_loop is not None and runtime.lease_loop.abandoned_ids:
@@ -305,7 +378,7 @@ async def serve(
 
 
 @asynccontextmanager
-async def opened(config: Config) -> AsyncIterator[Store]:
+async def opened(current: Current) -> AsyncIterator[Store]:
     """The store, as soon as it can be opened: a file that somebody else holds is waited for.
 
     Nothing owns the signals yet, so one of them ends the wait and the process; see `leave_when_told`.
@@ -314,7 +387,7 @@ async def opened(config: Config) -> AsyncIterator[Store]:
     async with AsyncExitStack() as stack:
         while True:
             try:
-                store = await stack.enter_async_context(BACKENDS[config.store].opening(config, options_of(config)))
+                store = await stack.enter_async_context(opening(current))
             except StoreUnavailable as error:
                 await anyio.sleep(outage.failed(error))
             else:
@@ -324,23 +397,30 @@ async def opened(config: Config) -> AsyncIterator[Store]:
 
 
 def build(
-    config: Config,
+    current: Current,
     read: Callable[[], Reading],
     store: Store,
     registry: Registry | None,
     entries: Sequence[CronEntry] = (),
 ) -> Runtime:
     """All parts of one process, as its roles want them."""
-    current = Current(config)
+    config = current.config
+    if config.shadow:
+        store = ShadowStore(store)  # before anybody gets it: no part of a shadow can write, whatever it tries
     guard = Guard(config.token)
     lifecycle = Lifecycle()
     doorbell = Doorbell()
     settler = Settler(store, lifecycle=lifecycle)
     intake = Intake(store, enqueued=doorbell.ring)
-    heartbeat = lease_loop = watchdog = delegation = None
-    if registry is not None:
+    heartbeat = lease_loop = watchdog = delegation = shadow = selftest = None
+    if config.shadow:
+        registry = Registry() if registry is None else registry
+        if config.conduit_url is not None:  # for its classes: Phorge is not asked
+            delegate_to_phorge(current, config.conduit_url, registry, lifecycle, doorbell.ring)
+        shadow = Shadow(store, registry, lifecycle, current)
+    elif registry is not None:
         if config.conduit_url is not None:
-            delegation = delegate_to_phorge(config, config.conduit_url, registry, lifecycle, doorbell.ring)
+            delegation = delegate_to_phorge(current, config.conduit_url, registry, lifecycle, doorbell.ring)
         stats = WorkerStats()
         watchdog = Watchdog(stats)
         heartbeat = Heartbeat(store, lifecycle, lease_seconds=config.lease_seconds, patience=config.patience)
@@ -361,15 +441,18 @@ def build(
             queues=None if config.queues is None else frozenset(config.queues),
         )
     sweep_loop = cron_loop = None
-    if "sweep" in config.roles:
+    if config.ready_selftest:
+        selftest = SelftestLoop(store, lifecycle)
+    if "sweep" in config.roles and shadow is None:
         sweep_loop = SweepLoop(store, lifecycle, sweep_seconds=config.sweep_seconds)
         remembered = look_back(options_of(config).retention)
         cron_loop = CronLoop(store, lifecycle, entries, look_back=remembered, enqueued=doorbell.ring)
+    worker: WorkerView | None = lease_loop if shadow is None else shadow
     metrics = Metrics(
         store,
         lifecycle=lifecycle,
         settler=settler,
-        worker=lease_loop,
+        worker=worker,
         conduit=None if delegation is None else delegation.delegate,
         cron=cron_loop,
     )
@@ -386,6 +469,8 @@ def build(
         cron_loop=cron_loop,
         figures=None if registry is None else partial(look_at_figures, metrics, current),
         phorge=None if delegation is None else delegation.phorge.run,
+        selftest=None if selftest is None else selftest.run,
+        shadow=None if shadow is None else shadow.run,
         on_started=say_where,
         grace_seconds=config.grace_seconds,
     )
@@ -399,8 +484,9 @@ def build(
         current=current,
         guard=guard,
         reload=runtime.reload,
-        worker=lease_loop,
+        worker=worker,
         metrics=metrics,
+        selftest=selftest,
     )
     if config.gateway:
         app = with_gateway(app, config, guard, lifecycle, metrics)
@@ -409,13 +495,14 @@ def build(
 
 
 def delegate_to_phorge(
-    config: Config, url: str, registry: Registry, lifecycle: Lifecycle, ring: Callable[[], None]
+    current: Current, url: str, registry: Registry, lifecycle: Lifecycle, ring: Callable[[], None]
 ) -> Delegation:
     """Give the registry a fallback: the Phorge at this address."""
+    config = current.config
     try:
         client = ConduitClient(
             url,
-            token=config.conduit_token,
+            token_now=lambda: current.config.conduit_token,
             host=config.conduit_host,
             concurrency=config.conduit_concurrency,
             tls_ca=config.conduit_tls_ca,
@@ -427,6 +514,22 @@ def delegate_to_phorge(
     # PHP goes on whatever we do, so a run is waited for even when our lease is no longer sure
     registry.fallback(delegate, concurrency=config.conduit_concurrency, finish_unsure=True, gate=delegate)
     return Delegation(delegate, phorge)
+
+
+class Trial(NamedTuple):
+    """What a worker of this configuration would run tasks by, for one that is run outside of any loop."""
+
+    registry: Registry
+    phorge: Phorge | None
+
+
+def trial(config: Config) -> Trial:
+    """The handlers, and the Phorge behind the fallback. Raises ConfigError."""
+    registry = load_handlers(config)
+    if config.conduit_url is None:
+        return Trial(registry, None)
+    found = delegate_to_phorge(Current(config), config.conduit_url, registry, Lifecycle(), lambda: None)
+    return Trial(registry, found.phorge)
 
 
 def with_gateway(app: ASGIApp, config: Config, guard: Guard, lifecycle: Lifecycle, metrics: Metrics) -> ASGIApp:

@@ -53,6 +53,8 @@ class Config(Struct, frozen=True, kw_only=True):
     max_body: int
     request_seconds: float
     roles: frozenset[str]
+    shadow: bool
+    ready_selftest: bool
     handlers: tuple[str, ...]
     slots: int
     class_caps: Mapping[str, int]
@@ -280,7 +282,7 @@ class _Reader:
             elif name.startswith(gorge.GORGE_FAMILIES):
                 self._notices.append(f"{name} is not a name that gorge or queue-runtime knows: ignored")
         by_gorge = self._store_origin not in {"", PREFIX + "STORE"}
-        if self._store == "redis":
+        if self._store in {"redis", "streams"}:
             self._take_gorge_redis(by_gorge)
         if self._store == "mysql" and by_gorge and "namespace" not in self._texts:
             self._texts["namespace"] = (gorge.DEFAULT_NAMESPACE, "gorge's default")
@@ -294,13 +296,25 @@ class _Reader:
             self._problems.append(f"{known.name} cannot be taken over: {reason}")
         elif known.field is None:
             self._notices.append(f"{known.name} is ignored: {known.reason}")
-        elif self._is_foreign(owner, PREFIX + str(known.field).upper()) and self._store == "sqlite":
+        elif self._is_foreign(owner, PREFIX + str(known.field).upper()) and self._kept_in == "sqlite":
             # gorge had no such store: its queue must not be served from an empty file
             self._problems.append(self._foreign(known.name, str(owner)))
         elif self._is_foreign(owner, PREFIX + known.field.upper()):
-            self._notices.append(f"{known.name} is ignored: it is for {owner}, and the store is {self._store}")
+            self._notices.append(f"{known.name} is ignored: it is for {owner}, and the store is {self._store_words}")
+        elif known.name == gorge.STORE_NAME and self._store == "streams":
+            self._take_gorge_record(text)
         elif known.name not in gorge.REDIS_PARTS:
             self._take_over(known.field, known.translate(text), known.name)
+
+    def _take_gorge_record(self, text: str) -> None:
+        # gorge kept its tasks where it said; here that is the record, and Redis but brings them to the workers
+        if text.casefold() == gorge.DEFAULT_STORE:
+            self._take_over("record", text, gorge.STORE_NAME)
+        else:
+            self._problems.append(
+                f"{gorge.STORE_NAME} is {_cut(text)}, but the store is {self._store_words}, which does not see tasks "
+                "that gorge keeps elsewhere: let gorge drain its queue, then remove it"
+            )
 
     def _take_gorge_redis(self, by_gorge: bool) -> None:
         names = [name for name in gorge.REDIS_PARTS if name in self._environ]
@@ -370,6 +384,8 @@ class _Reader:
                 f"{PREFIX}LISTEN has {', '.join(reachable)}, which other machines can reach: set {token.variable} "
                 f"(or {token.file_variable}), or {PREFIX}ALLOW_ANONYMOUS=1 if everybody may use the queue"
             )
+        if config.shadow and config.ready_selftest:
+            self._problems.append(f"{PREFIX}READY_SELFTEST=1 writes to the store, which {PREFIX}SHADOW=1 never does")
         if given and config.allow_anonymous:
             self._problems.append(f"{PREFIX}ALLOW_ANONYMOUS=1 contradicts {', '.join(sorted(given))}: keep one")
 

@@ -28,6 +28,17 @@ class StoreUnusable(QueueRuntimeError):
     """
 
 
+class WritesRefused(QueueRuntimeError):
+    """This process is a shadow (QUEUE_RUNTIME_SHADOW): it reads the queue and writes nothing. Nothing was changed.
+
+    `operation` is the protocol method that was asked for.
+    """
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(f"{operation}: this process only reads the queue (QUEUE_RUNTIME_SHADOW=1)")
+        self.operation = operation
+
+
 class InvalidRequest(QueueRuntimeError):
     """A value breaks a rule and nothing was changed. `field` is the Python name of the value."""
 

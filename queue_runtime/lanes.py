@@ -93,6 +93,18 @@ class Lane:
         self._rest_until = now + rest
 
 
+def supported(registry: Registry, classes: frozenset[str] | None) -> list[str]:
+    """The classes that these handlers lease, narrowed to `classes`; `*` stands for all others, patterns for those of a
+    fallback with a gate."""
+    fallback = registry.fallback_spec
+    if classes is not None:
+        return sorted(name for name in classes if registry.find(name) is not None)
+    if fallback is None:
+        return sorted(registry.classes)
+    others = [ANY_CLASS] if fallback.gate is None else sorted(set(fallback.gate.patterns) - registry.classes)
+    return [*sorted(registry.classes), *others]
+
+
 def lanes_of(registry: Registry, classes: frozenset[str] | None, *, slots: int) -> list[Lane]:
     """The lanes for these handlers, narrowed to `classes`: never lease what you cannot run."""
     specs = [spec for spec in registry.specs if spec is not registry.fallback_spec]

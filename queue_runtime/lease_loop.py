@@ -13,7 +13,7 @@ from queue_runtime.doorbell import Doorbell
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.handler_spec import ANY_CLASS, HandlerSpec
 from queue_runtime.heartbeat import Heartbeat
-from queue_runtime.lanes import SAFETY_SECONDS, Lane, lanes_of
+from queue_runtime.lanes import SAFETY_SECONDS, Lane, lanes_of, supported
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.owner import Owners
 from queue_runtime.quarantine import Quarantine
@@ -107,13 +107,7 @@ class LeaseLoop:
     @property
     def supported(self) -> list[str]:
         """The classes this worker leases; `*` stands for all others, and patterns for those of a fallback."""
-        fallback = self._registry.fallback_spec
-        if self._classes is not None:
-            return sorted(name for name in self._classes if self._registry.find(name) is not None)
-        if fallback is None:
-            return sorted(self._registry.classes)
-        others = [ANY_CLASS] if fallback.gate is None else sorted(set(fallback.gate.patterns) - self._registry.classes)
-        return [*sorted(self._registry.classes), *others]
+        return supported(self._registry, self._classes)
 
     @property
     def abandoned_ids(self) -> list[int]:

@@ -60,7 +60,8 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
 
     `patience`: seconds for which the expired lease of one of our workers (`qr:`) is left alone, so that its
     live holder can renew first. `max_lost`: see MAX_LOST. `retention`: seconds an archived task is kept; None
-    keeps it for ever. `now` replaces the store's clock (whole Unix seconds) in tests.
+    keeps it for ever. `now` replaces the store's clock (whole Unix seconds) in tests. `read_only`: nothing is made at
+    opening, and where the database can be told so, it refuses every write of this store.
     """
 
     patience: int = 10
@@ -68,6 +69,7 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     retention: int | None = 14 * 86400
     routes: Routes = Routes()
     now: Callable[[], int] | None = None
+    read_only: bool = False
 
 
 class DispatchState(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Readers of the variables that say where a database server is, and how to log in."""
 
 import re
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from queue_runtime.config_values import Rule
 
@@ -106,6 +106,16 @@ def _read_remote_url(text: str) -> str:
 
 
 REMOTE_URL = Rule(_REMOTE_WORDS, _read_remote_url)
+
+
+_LOGIN = frozenset({"username", "password", "sentinel_username", "sentinel_password"})
+
+
+def without_login(url: str) -> str:
+    """The URL without user and password: two that differ in nothing else name the same server."""
+    parts = urlsplit(url)
+    query = urlencode([(name, text) for name, text in parse_qsl(parts.query) if name not in _LOGIN])
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query))
 
 
 def passwords_in(url: str) -> tuple[str, ...]:

@@ -11,7 +11,14 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from queue_runtime.errors import EventConflict, InvalidRequest, QueueRuntimeError, StoreFull, StoreUnavailable
+from queue_runtime.errors import (
+    EventConflict,
+    InvalidRequest,
+    QueueRuntimeError,
+    StoreFull,
+    StoreUnavailable,
+    WritesRefused,
+)
 from queue_runtime.store import Order
 from queue_runtime.task import (
     ArchivedTask,
@@ -237,6 +244,8 @@ def refusal(error: Exception) -> Refusal | None:
             return Refusal(Code.INVALID, str(error), field=error.field, reason=error.reason)
         case EventConflict():
             return Refusal(Code.CONFLICT, str(error), event_id=error.event_id)
+        case WritesRefused():  # for a worker elsewhere it is an outage: it waits until the server is no shadow any more
+            return Refusal(Code.UNAVAILABLE, str(error), operation=error.operation, reason="the server is a shadow")
         case StoreUnavailable():
             code = Code.FULL if isinstance(error, StoreFull) else Code.UNAVAILABLE
             return Refusal(code, str(error), operation=error.operation, reason=error.reason)

@@ -85,6 +85,12 @@ class Runtime:
     phorge: Callable[[anyio.Event], Awaitable[None]] | None = None
     """looks after the Phorge that runs delegated tasks, until told to stop"""
 
+    selftest: Callable[[anyio.Event], Awaitable[None]] | None = None
+    """tries the store now and then, until told to stop"""
+
+    shadow: Callable[[anyio.Event], Awaitable[None]] | None = None
+    """reports what a worker would do, until told to stop; there is no worker then"""
+
     grace_seconds: float = 30.0
 
 
@@ -172,6 +178,10 @@ class _Supervision:
             loops["figures"] = lambda: figures(stopping)
         if (phorge := runtime.phorge) is not None:
             loops["conduit"] = lambda: phorge(stopping)
+        if (selftest := runtime.selftest) is not None:
+            loops["selftest"] = lambda: selftest(stopping)
+        if (shadow := runtime.shadow) is not None:
+            loops["shadow"] = lambda: shadow(stopping)
         return loops
 
     async def _serve(self, server: HttpServer) -> None:

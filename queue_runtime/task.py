@@ -312,9 +312,9 @@ def state_of(owner: str | None, expires: int | None, now: int, patience: int) ->
     """State of an active row at `now`: a waiting row or a stale lease is READY once it is due."""
     if owner in PARKED_OWNERS:
         return State.PARKED
-    if expires is None:
-        return State.READY if owner is None else State.LEASED
-    due = due_at(owner, expires, patience)
+    if owner is None and expires is None:
+        return State.READY
+    due = None if expires is None else due_at(owner, expires, patience)
     if due is not None and due <= now:
         return State.READY
     return State.WAITING if owner is None or is_sentinel(owner) else State.LEASED

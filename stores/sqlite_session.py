@@ -139,11 +139,15 @@ def open_sessions(path: Path, options: StoreOptions, synchronous: Synchronous) -
         check_surroundings(path)
     except OSError as error:  # a name that is too long, a folder that may not even be looked at
         raise StoreUnusable(f"{path} cannot be used: {error.strerror}") from error
+    if options.read_only and not path.exists():
+        raise StoreUnusable(f"{path} does not exist, and a process that only reads makes none")
     opened: list[sqlite3.Connection] = []
     try:
         writer = _connect(path)
         opened.append(writer)
         _prepare(writer, path)
+        if options.read_only:
+            writer.execute("PRAGMA query_only=ON")
         writer.execute(f"PRAGMA synchronous={synchronous}")
         writer.execute("PRAGMA cache_size=-32000")
         writer.execute("PRAGMA busy_timeout=0")  # see patiently

@@ -1,6 +1,5 @@
 """The stores under test. A new store is one entry in STORES, and passes the contract suite without a skip."""
 
-import os
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
@@ -33,10 +32,6 @@ class Opened(NamedTuple):
     plant: Plant
 
 
-OTHER_REDIS = "QUEUE_RUNTIME_TEST_REDIS_SERVER"
-"""Names another program that speaks as Redis does, for the Redis store's tests."""
-
-
 class Servers:
     """The database servers of one test process, each started when the first test asks for it."""
 
@@ -55,9 +50,7 @@ class Servers:
 
     @cached_property
     def redis(self) -> RedisServer:
-        """Debian's, or the one that an environment variable names: see tests/stores/test_redis_versions.py."""
-        program = os.environ.get(OTHER_REDIS)
-        return self._stack.enter_context(RedisServer(program=None if program is None else Path(program)))
+        return self._stack.enter_context(RedisServer())
 
     @cached_property
     def phorge(self) -> PhorgeTables:

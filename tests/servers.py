@@ -9,6 +9,7 @@ import atexit
 import os
 import pwd
 import random
+import re
 import shutil
 import signal
 import socket
@@ -18,11 +19,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
+from tests.authority import Identity
 from tests.scratch import new_folder
 
 READY_SECONDS = 60.0
@@ -30,6 +32,9 @@ READY_SECONDS = 60.0
 
 PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", "/usr/libexec"])
 """Where programs may lie: only root has all of these in PATH."""
+
+OTHER_REDIS = "QUEUE_RUNTIME_TEST_REDIS_SERVER"
+"""Names another program that speaks as Redis does, instead of Debian's: see tests/stores/test_redis_versions.py."""
 
 PORTS = range(20_000, 32_000)
 """Below those that the kernel gives to clients: one that calls a dead server again and again never gets its port."""
@@ -205,11 +210,24 @@ class Server(ABC):
 
 
 class MariaDb(Server):
-    """A MariaDB server whose `root` has no password, set up as Phorge asks for it."""
+    """A MariaDB server whose `root` has no password, set up as Phorge asks for it, on its socket and on TCP.
+
+    With an `identity` it offers TLS, and without one it does not.
+    """
 
     name = "mariadb"
     user = "root"
     password = ""
+
+    def __init__(
+        self,
+        *arguments: str,
+        durable: bool = False,
+        program: Path | None = None,
+        identity: Identity | None = None,
+    ) -> None:
+        super().__init__(*arguments, durable=durable, program=program)
+        self._identity = identity
 
     def _find(self) -> Path:
         return find_program("mariadbd", "mariadb-server")
@@ -257,7 +275,13 @@ class MariaDb(Server):
             "--innodb-flush-method=fsync",  # memory has no direct writes
             f"--innodb-flush-log-at-trx-commit={int(self.durable)}",
             f"--innodb-doublewrite={int(self.durable)}",
+            *self._encryption(),
         ]
+
+    def _encryption(self) -> list[str]:
+        if self._identity is None:
+            return ["--skip-ssl"]
+        return [f"--ssl-cert={self._identity.certificate}", f"--ssl-key={self._identity.key}"]
 
     def _greets(self, line: socket.socket) -> bool:
         """Its first packet: three bytes of length, a number, and the protocol's version, which has been 10 for ever."""
@@ -268,6 +292,28 @@ class RedisServer(Server):
     """A Redis server, or one that speaks as it does (`program`), without a password."""
 
     name = "redis"
+
+    @classmethod
+    def cluster_node(cls) -> Self:
+        """A node of a cluster, not started. Its second port is none that the kernel gives away, if it can be told."""
+        server = cls("--cluster-enabled", "yes")
+        if server.version >= (7, 0):
+            server.bus_port = _free_port()
+            server.arguments = (*server.arguments, "--cluster-port", str(server.bus_port))
+        return server
+
+    @cached_property
+    def version(self) -> tuple[int, int]:
+        """Of the program."""
+        said = subprocess.run([str(self.program), "--version"], capture_output=True, text=True, check=True).stdout
+        found = re.search(r"v=(\d+)\.(\d+)", said)
+        assert found, said
+        return int(found[1]), int(found[2])
+
+    @cached_property
+    def bus_port(self) -> int:
+        """Where the other nodes of a cluster reach it."""
+        return self.port + 10_000
 
     @property
     def url(self) -> str:
@@ -280,7 +326,8 @@ class RedisServer(Server):
         return f"unix://{self.socket}?db=0"
 
     def _find(self) -> Path:
-        return find_program("redis-server", "redis-server")
+        other = os.environ.get(OTHER_REDIS)
+        return find_program("redis-server", "redis-server") if other is None else Path(other)
 
     def _options(self) -> list[str]:
         options = {

@@ -22,6 +22,7 @@ from queue_runtime.intake import Intake
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.metrics import Metrics, WorkerView
 from queue_runtime.reload import Reloaded
+from queue_runtime.selftest import SelftestLoop
 from queue_runtime.settler import Settler
 from queue_runtime.store import Store
 
@@ -38,6 +39,7 @@ def create_app(
     reload: Callable[[], Awaitable[Reloaded]],
     worker: WorkerView | None,
     metrics: Metrics,
+    selftest: SelftestLoop | None = None,
 ) -> ASGIApp:
     """The application: faces over what the process shares. `worker` None: no worker runs here.
 
@@ -45,7 +47,15 @@ def create_app(
     """
     config = current.config
     routes = ReloadFace(reload).routes()
-    routes += HealthFace(store=store, settler=settler, lifecycle=lifecycle, metrics=metrics, worker=worker).routes()
+    routes += HealthFace(
+        store=store,
+        settler=settler,
+        lifecycle=lifecycle,
+        metrics=metrics,
+        worker=worker,
+        shadow=config.shadow,
+        selftest=selftest,
+    ).routes()
     if "api" in config.roles:
         lease = LeaseFace(store=store, settler=settler, doorbell=doorbell, lifecycle=lifecycle, current=current)
         queue = QueueFace(store=store, intake=intake, settler=settler, current=current)

@@ -12,7 +12,7 @@ from queue_runtime.api.errors import ApiError, ClientGone, reply_to
 from queue_runtime.api.reply import Reply
 from queue_runtime.api.request import Limits, Request
 from queue_runtime.api.routing import Routes
-from queue_runtime.errors import EventConflict, InvalidRequest, StoreUnavailable
+from queue_runtime.errors import EventConflict, InvalidRequest, StoreUnavailable, WritesRefused
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.metrics import Metrics
 
@@ -82,7 +82,7 @@ class Edge:
     def _report(self, error: Exception, request: Request) -> None:
         if isinstance(error, StoreUnavailable | TimeoutError):
             self._report_outage(error, request)
-        elif not isinstance(error, ApiError | InvalidRequest | EventConflict):
+        elif not isinstance(error, ApiError | InvalidRequest | EventConflict | WritesRefused):
             log.exception("a request failed", uri=access.uri(request.scope), request_id=request.id, exc_info=error)
 
     def _report_outage(self, error: Exception, request: Request) -> None:

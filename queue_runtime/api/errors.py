@@ -1,10 +1,11 @@
 """Which reply an error becomes. What went wrong inside is never told: a 5xx always says the same words."""
 
 from queue_runtime.api.reply import Headers, Reply, failure
-from queue_runtime.errors import EventConflict, InvalidRequest, StoreFull, StoreUnavailable
+from queue_runtime.errors import EventConflict, InvalidRequest, StoreFull, StoreUnavailable, WritesRefused
 from queue_runtime.wire import wire_name
 
 INTERNAL = "internal server error"
+SHADOW = "this process only reads the queue (QUEUE_RUNTIME_SHADOW=1); send writes to another one"
 
 
 class ApiError(Exception):
@@ -61,6 +62,8 @@ def reply_to(error: Exception) -> Reply:
             return failure(400, "ERR_BAD_REQUEST", f"{wire_name(error.field)}: {error.reason}")
         case EventConflict():
             return failure(409, "ERR_EVENT_CONFLICT", "this event was delivered before with another task")
+        case WritesRefused():
+            return failure(503, "ERR_SHADOW", SHADOW)
         case StoreFull():
             return failure(507, "ERR_INTERNAL", INTERNAL)
         case StoreUnavailable() | TimeoutError():

@@ -13,6 +13,7 @@ from queue_runtime.api.routing import Route, get
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.metrics import Metrics, WorkerView
+from queue_runtime.selftest import SelftestLoop
 from queue_runtime.settler import Settler
 from queue_runtime.store import Dispatching, Store
 
@@ -25,13 +26,23 @@ class HealthFace:
     """`/` and `/healthz` never look at the store; `/readyz` says why the process should get no work."""
 
     def __init__(
-        self, *, store: Store, settler: Settler, lifecycle: Lifecycle, metrics: Metrics, worker: WorkerView | None
+        self,
+        *,
+        store: Store,
+        settler: Settler,
+        lifecycle: Lifecycle,
+        metrics: Metrics,
+        worker: WorkerView | None,
+        shadow: bool = False,
+        selftest: SelftestLoop | None = None,
     ) -> None:
         self._store = store
         self._settler = settler
         self._lifecycle = lifecycle
         self._metrics = metrics
         self._worker = worker
+        self._shadow = shadow
+        self._selftest = selftest
 
     def routes(self) -> list[Route]:
         return [
@@ -77,6 +88,15 @@ class HealthFace:
             "faults": self._lifecycle.faults,
             "outcomesWaiting": self._settler.waiting,
         }
+        if self._shadow:
+            details["shadow"] = True
+        if self._selftest is not None and (last := self._selftest.last) is not None:
+            details["selftest"] = {
+                "ok": last.ok,
+                "endedEpoch": int(last.at),
+                "milliseconds": {one.name: round(one.milliseconds, 1) for one in last.steps},
+                "reason": None if last.ok else last.sentence,
+            }
         if isinstance(self._store, Dispatching):
             details["dispatch"] = asdict(self._store.dispatch)
         if self._worker is not None:

@@ -10,6 +10,7 @@ from queue_runtime.cli.health import health
 from queue_runtime.cli.init import init
 from queue_runtime.cli.phorge import phorge
 from queue_runtime.cli.reload import reload
+from queue_runtime.cli.selftest import selftest
 from queue_runtime.cli.serve import serve
 from queue_runtime.cli.takeover import takeover
 
@@ -48,5 +49,5 @@ def version() -> None:
     click.echo(f"queue-runtime {installed('queue-runtime')}")
 
 
-for command in (serve, init, doctor, config, health, enqueue, cron, reload, phorge, takeover):
+for command in (serve, init, doctor, selftest, config, health, enqueue, cron, reload, phorge, takeover):
     cli.add_command(command)

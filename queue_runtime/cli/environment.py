@@ -27,6 +27,12 @@ def quiet_logs(config: Config) -> None:
     logs.configure(config.log_format, "error", config.secrets)
 
 
+def refuse_in_shadow(config: Config, why: str) -> None:
+    """The end, where this process must not write."""
+    if config.shadow:
+        fail(f"QUEUE_RUNTIME_SHADOW=1 is set, and {why}: run it without")
+
+
 def stop(problems: Iterable[str]) -> NoReturn:
     """End with exit code 2 because the configuration is wrong."""
     click.echo("queue-runtime cannot start with this configuration:", err=True)

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from benchmarks import workloads
-from benchmarks.backends import Backend, MariaDbTables, RedisKeys, Subject, open_backend
+from benchmarks.backends import Backend, MariaDbTables, RecordAlone, RedisKeys, Subject, open_backend, questions
 from benchmarks.runtime import Runtime
 from tests.phorge_tables import PhorgeTables
 from tests.scratch import new_folder
@@ -58,6 +58,23 @@ def test_the_sender_that_plays_php_leaves_ready_rows(mysql: MariaDbTables, tmp_p
     assert rows == [(number, "mark", None, None, 2000) for number in range(1, len(sent) + 1)]
 
 
+def test_the_streams_and_their_record_alone_are_on_one_server(tmp_path: Path) -> None:
+    with open_backend("streams", new_folder("bench")) as backend:
+        whole = backend.fresh(tmp_path)
+        assert whole.keys() == {"MYSQL_SOCKET", "MYSQL_USER", "NAMESPACE", "RECORD", "REDIS_URL"}
+        with Redis.from_url(whole["REDIS_URL"]) as client:
+            client.set("left", 1)
+            alone = RecordAlone(backend).fresh(tmp_path)
+            assert client.dbsize() == 0
+        assert alone.keys() == {"MYSQL_SOCKET", "MYSQL_USER", "NAMESPACE"}
+        assert alone["MYSQL_SOCKET"] == whole["MYSQL_SOCKET"]
+        before = questions(RecordAlone(backend))
+        tables(backend).execute("SELECT 1")
+        after = questions(backend)
+        assert before is not None
+        assert after == before + 2  # and the question itself
+
+
 def test_redis_writes_a_file_once_a_second_and_begins_empty(tmp_path: Path) -> None:
     with open_backend("redis", new_folder("bench")) as backend:
         assert isinstance(backend, RedisKeys)
@@ -67,3 +84,16 @@ def test_redis_writes_a_file_once_a_second_and_begins_empty(tmp_path: Path) -> N
             assert client.dbsize() == 0
             config = client.config_get("append*")
             assert (config["appendonly"], config["appendfsync"]) == ("yes", "everysec")
+
+
+def test_the_bare_loop_claims_and_archives_every_task_once(tmp_path: Path) -> None:
+    with open_backend("redis", new_folder("bench")) as backend:
+        assert isinstance(backend, RedisKeys)
+        # not a whole number of batches
+        figures = workloads.bare_lua(tmp_path / "run", subject=Subject(backend), count=2345)
+        assert figures["rate"] > 0
+        with Redis(port=backend.port, decode_responses=True) as client:
+            left = {name: client.type(f"{{bare}}:{name}") for name in ("ready", "owner", "leased")}
+            assert set(left.values()) == {"none"}
+            assert client.zcard("{bare}:archive") == 2345
+            assert set(client.hvals("{bare}:ended")) == {"0"}

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.http_rate import read_wrk
 from benchmarks.payload import payload_text
-from benchmarks.sample import OURS, Sample, median_of, quantile
+from benchmarks.sample import BARE_LUA, OURS, Sample, median_of, quantile
 from benchmarks.summary import summary
 from benchmarks.tally import WORKER_VARIABLE, Reading, Tally
 
@@ -43,6 +43,12 @@ def test_an_aim_that_was_missed_is_marked() -> None:
 def test_an_aim_that_was_not_measured_is_left_out() -> None:
     assert "over pgqueuer" not in summary(samples(OURS, 40))
     assert median_of(samples(OURS, 40), "drain", "10", OURS, "rate") is None
+
+
+def test_a_share_that_is_no_promise_is_stated() -> None:
+    rates = {OURS: 20.0, BARE_LUA: 50.0}
+    taken = [Sample("drain", "100", name, {"rate": rate}, store="redis") for name, rate in rates.items()]
+    assert "| drain, 100 slots, share of a bare pipelined Lua loop | stated | 0.40 | - |" in summary(taken)
 
 
 def test_each_driver_of_ours_is_held_to_the_aims() -> None:

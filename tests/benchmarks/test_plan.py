@@ -8,7 +8,7 @@ import pytest
 from benchmarks.aims import AIMS
 from benchmarks.peers import BESIDE, REQUIREMENTS, Peers, setting
 from benchmarks.plan import WORKLOADS, Measurement, Options, Plan, subjects
-from benchmarks.sample import OURS
+from benchmarks.sample import BARE_LUA, MYSQL_ALONE, OURS
 
 STORES = tuple(BESIDE)
 
@@ -51,6 +51,18 @@ def test_mysql_is_measured_with_both_drivers_and_beside_single_rows() -> None:
     drains = [one.contender for one in planned("mysql") if (one.work, one.variant) == ("drain", "100")]
     single = ["row by row, 1 connection", "row by row, 10 connections"]
     assert drains == [OURS, f"{OURS}, asyncmy", *single, "pgqueuer", "procrastinate"]
+
+
+def test_redis_is_measured_beside_a_bare_loop_where_slots_are_its_batch() -> None:
+    beside = [(one.work, one.variant) for one in planned("redis", peers=False) if one.contender == BARE_LUA]
+    assert beside == [("drain", "100")]
+    assert BARE_LUA not in {one.contender for store in ("sqlite", "mysql") for one in planned(store)}
+
+
+def test_the_streams_are_measured_beside_their_record_alone() -> None:
+    taken = planned("streams")
+    for work, variant in (("drain", "100"), ("pickup", "from PHP"), ("pickup", "API of another process"), ("idle", "")):
+        assert [one.contender for one in taken if (one.work, one.variant) == (work, variant)] == [OURS, MYSQL_ALONE]
 
 
 def test_a_peer_without_concurrent_callers_is_not_asked_for_them() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from queue_runtime.compose import build, load_handlers
 from queue_runtime.config import Reading, load_config, read_environment
+from queue_runtime.current import Current
 from queue_runtime.errors import ConfigError
 from queue_runtime.settings import PREFIX
 from tests.runtime.harness import open_reference
@@ -102,7 +103,7 @@ def test_the_old_names_of_worker_and_gateway_are_taken_over() -> None:
 def test_with_phorge_every_class_runs_somewhere() -> None:
     reading = read(CONDUIT_URL="http://phorge", TASK_CLASSES="OtherWorker")
     assert reading.config is not None
-    runtime = build(reading.config, lambda: reading, open_reference(), load_handlers(reading.config))
+    runtime = build(Current(reading.config), lambda: reading, open_reference(), load_handlers(reading.config))
     assert runtime.phorge is not None
     assert runtime.lease_loop is not None
     assert runtime.lease_loop.supported == ["OtherWorker"]
@@ -121,4 +122,4 @@ def test_authorities_that_are_no_certificates_stop_the_start(tmp_path: Path) -> 
     reading = read(CONDUIT_URL="https://phorge", CONDUIT_TLS_CA=str(file))
     assert reading.config is not None
     with pytest.raises(ConfigError, match="CONDUIT_TLS_CA must be a file of certificates"):
-        build(reading.config, lambda: reading, open_reference(), load_handlers(reading.config))
+        build(Current(reading.config), lambda: reading, open_reference(), load_handlers(reading.config))

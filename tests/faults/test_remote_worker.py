@@ -18,7 +18,7 @@ LEASE, PATIENCE = 3, 1
 
 
 @contextmanager
-def server(folder: Path, listen: str = "127.0.0.1:0") -> Iterator[tuple[Served, httpx2.Client]]:
+def server(folder: Path, listen: str = "127.0.0.1:0", **more: Any) -> Iterator[tuple[Served, httpx2.Client]]:
     """The process that has the queue, and no worker."""
     settings: dict[str, Any] = {
         "ROLES": "api,sweep",
@@ -27,7 +27,7 @@ def server(folder: Path, listen: str = "127.0.0.1:0") -> Iterator[tuple[Served, 
         "LEASE_SECONDS": LEASE,
         "HANDLERS": "",
     }
-    with Served(folder, **settings) as served, served.client() as client:
+    with Served(folder, **(settings | more)) as served, served.client() as client:
         client.headers["X-Service-Token"] = TOKEN
         yield served, client
 
@@ -93,7 +93,7 @@ def test_work_of_a_killed_worker_elsewhere_runs_again(tmp_path: Path) -> None:
         served.tell_and_wait()
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_worker_elsewhere_outlives_restarts_of_its_server(tmp_path: Path, end: signal.Signals) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -22,7 +22,7 @@ from tests.property.running import play_many
 from tests.reference_store import ReferenceStore
 from tests.scratch import IN_MEMORY
 
-IN_CI = {"sqlite": 2000, "mysql": 100, "redis": 500, "remote": 20, "streams-sqlite": 20, "streams-mysql": 20}
+IN_CI = {"sqlite": 2000, "mysql": 100, "redis": 500, "remote": 8, "streams-sqlite": 10, "streams-mysql": 8}
 IN_ALL = {"sqlite": 20_000, "mysql": 2000, "redis": 5000, "remote": 500, "streams-sqlite": 500, "streams-mysql": 500}
 """How many histories each store plays: the slower, the fewer."""
 
