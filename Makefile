@@ -5,8 +5,8 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PORT ?= 8090
-# Most of the tests' time is waiting: two processes halve it on two cores.
-TEST_PROCESSES ?= 2
+# Half of the tests' time is waiting: three processes keep two cores busy.
+TEST_PROCESSES ?= 3
 VENV := .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/
@@ -70,10 +70,10 @@ serve: $(READY)  ## Run the queue on SQLite (./var) with the demo handlers; PORT
 	    exec $(RUN)queue-runtime serve
 
 test: $(READY) servers  ## Run the tests that CI runs (on private MariaDB and Redis servers, from Debian's packages)
-	$(RUN)pytest -m 'not long' -n $(TEST_PROCESSES)
+	$(RUN)pytest -m 'not long' -n $(TEST_PROCESSES) --dist loadgroup
 
 test-long: $(READY) servers  ## Run all tests, the heavy counts too
-	$(RUN)pytest -n $(TEST_PROCESSES)
+	$(RUN)pytest -n $(TEST_PROCESSES) --dist loadgroup
 
 check: lint types imports  ## Run lint, types and imports
 

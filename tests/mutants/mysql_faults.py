@@ -40,8 +40,8 @@ MYSQL_FAULTS: tuple[Mutant, ...] = (
     ),
     sql(
         "MySQL leases what is not ready any more",
-        "WHERE id IN (:ids) AND {ready} FOR",
-        "WHERE id IN (:ids) FOR",
+        "WHERE id IN (:ids) AND {ready}\n    ORDER",
+        "WHERE id IN (:ids)\n    ORDER",
         "concurrency",
     ),
     sql(

@@ -9,7 +9,8 @@ import pytest
 
 from tests.mutants.run import MUTANTS, NO_FAULT, ROOT
 
-pytestmark = pytest.mark.timeout(400)
+# One process of pytest-xdist takes all of them, because all of them share one run.
+pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("mutants")]
 
 PASSED, FAILED = 0, 1  # pytest's exit codes
 
