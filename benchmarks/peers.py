@@ -31,7 +31,7 @@ POSTGRES_PEERS = ("pgqueuer", "procrastinate")
 
 BESIDE: Mapping[str, tuple[str, ...]] = {
     "sqlite": ("saq", "huey", "arq", "pgqueuer"),
-    "mysql": POSTGRES_PEERS,
+    "mysql": (*POSTGRES_PEERS, "huey"),
     "streams": (),
     "redis": tuple(peer for peer in REQUIREMENTS if peer not in POSTGRES_PEERS),
 }

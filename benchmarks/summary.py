@@ -78,10 +78,11 @@ def _measured(aim: Aim, samples: Sequence[Sample]) -> Iterable[_Found]:
 def _ratio(samples: Sequence[Sample], aim: Aim, contender: str = OURS) -> float | None:
     """Ours over the best of theirs."""
     ours = median_of(samples, aim.work, aim.variant, contender, aim.value)
+    variant = aim.variant if aim.their_variant is None else aim.their_variant
     theirs = [
         found
         for other in aim.over
-        if (found := median_of(samples, aim.work, aim.variant, other, aim.value)) is not None and found > 0
+        if (found := median_of(samples, aim.work, variant, other, aim.value)) is not None and found > 0
     ]
     best = max if aim.at_least else min
     return ours / best(theirs) if ours is not None and theirs else None
