@@ -49,7 +49,8 @@ SQLITE = (
     Aim("HTTP enqueue over a constant answer, hypercorn", "http", "hypercorn", "rate", 0.7, True, ("constant",)),
     Aim("CPU µs a delegated task, the extension", "delegate", "extension", "cpu_us", 1000),
     Aim("CPU µs a delegated task, the fork", "delegate", "fork", "cpu_us", 1000),
-    Aim("HTTP calls a delegated task", "delegate", "extension", "calls", 2),
+    Aim("HTTP calls a delegated task, the extension", "delegate", "extension", "calls", 1.1),
+    Aim("HTTP calls a delegated task, the fork", "delegate", "fork", "calls", 2.1),
 )
 
 MYSQL = (

@@ -13,9 +13,9 @@ import anyio
 import httpcore2
 from msgspec import Raw
 
-from conduit.errors import CallFailed, ConduitError, Misconfigured, NotReached, OutcomeUnknown
+from conduit.errors import CallFailed, ConduitError, Misconfigured, NotReached, OutcomeUnknown, ReplyTooLarge
 from conduit.exchange import LOST, NOT_BEGUN, Phone
-from conduit.params import CONTENT_TYPE, form
+from conduit.params import CONTENT_TYPE, form, is_large
 from conduit.replies import read_reply
 
 MAX_REPLY = 64 * 2**20
@@ -83,7 +83,8 @@ class ConduitClient:
 
     async def _exchange(self, method: str, params: Mapping[str, object], seconds: float) -> Raw:
         token = self._token_now()
-        body = form(params, token=token)
+        # encoding 60 MiB takes seconds, in which the loop has leases to renew
+        body = await asyncio.to_thread(form, params, token=token) if is_large(params) else form(params, token=token)
         credentials = [(b"X-Service-Token", token.encode("ascii"))] if token else []
         headers = [*self._headers, *credentials, (b"Content-Length", b"%d" % len(body))]
         target = b"%s/api/%s" % (self._phone.base, method.encode("ascii"))
@@ -126,7 +127,7 @@ async def _read(reply: httpcore2.Response, encoding: str) -> bytes:
             if size > limit:
                 break
     if size > limit == MAX_REPLY:
-        raise CallFailed(f"the reply has more than {MAX_REPLY} bytes")
+        raise ReplyTooLarge(f"the reply has more than {MAX_REPLY} bytes")
     return b"".join(chunks)
 
 

@@ -37,5 +37,9 @@ class CallFailed(ConduitError):
         self.code = code
 
 
+class ReplyTooLarge(CallFailed):
+    """There is a good reply, of more bytes than anybody reads: whatever was asked for has been done."""
+
+
 class UnknownParameters(CallFailed):
     """The method is there and knows other parameters, so it is of another version: nothing ran."""

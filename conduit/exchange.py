@@ -73,6 +73,13 @@ class Phone:
             self._origin, self._ssl, network_backend=self._network, socket_options=_KEEP_ALIVE
         )
         try:
-            yield await connection.handle_async_request(request)
+            yield await _begin(connection, request)
         finally:
             await connection.aclose()
+
+
+async def _begin(connection: httpcore2.AsyncHTTPConnection, request: httpcore2.Request) -> httpcore2.Response:
+    try:
+        return await connection.handle_async_request(request)
+    except UnicodeError as error:  # a host that no resolver can be asked for, which httpcore does not expect
+        raise httpcore2.ConnectError(f"the host name cannot be looked up: {error}") from error

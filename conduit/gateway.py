@@ -6,6 +6,7 @@ What the gateway itself refuses is told in Conduit's own words.
 import asyncio
 import json
 import re
+import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -124,6 +125,8 @@ class Gateway:
         self._max_body = max_body
         self._buckets = Buckets(rate, burst) if rate > 0 else None
         self._exempt = frozenset(exempt)
+        # of this process alone: a call may well pass another gateway on its way to Phorge
+        self._name = b"queue-runtime-" + secrets.token_hex(8).encode()
         self._log = structlog.get_logger().bind()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,6 +151,9 @@ class Gateway:
         """Status, code and text where a call may not pass."""
         if not self._allows(scope):
             return 401, "ERR-CONDUIT-AUTH", "the service token is missing or wrong"
+        if self._has_passed(scope):
+            self._log.error("a Conduit call came back to the gateway that passed it on", method=method)
+            return 508, "ERR-CONDUIT-PROXY", "this gateway's own address stands where Phorge's should: GATEWAY_URL"
         if not method:
             return 400, "ERR-CONDUIT-CORE", "no method is named: call /api/{method}"
         if not _SENDABLE.fullmatch(self._target(scope)):
@@ -155,6 +161,10 @@ class Gateway:
         if self._buckets is not None and method not in self._exempt and not self._buckets.take(_client(scope)):
             return 429, "ERR-RATE-LIMIT", "too many calls from this address; try again later"
         return None
+
+    def _has_passed(self, scope: Scope) -> bool:
+        """Whether this gateway has passed the call on before, and it came back."""
+        return any(name == b"via" and self._name in value for name, value in scope["headers"])
 
     async def _pass_on(self, method: str, scope: Scope, body: RequestBody, reply: _Reply) -> None:
         async with anyio.create_task_group() as group:
@@ -205,6 +215,7 @@ class Gateway:
         return [
             (b"host", self._host),
             *headers,
+            (b"via", b"%s %s" % (scope["http_version"].encode(), self._name)),
             (b"x-forwarded-for", _client(scope).encode()),
             (b"x-forwarded-proto", scope.get("scheme", "http").encode()),
             (b"x-conduit-gateway", b"go-conduit"),  # what its callers and their logs look for

@@ -2,12 +2,14 @@
 
 import json
 import string
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 CONTENT_TYPE = b"application/x-www-form-urlencoded"
 
-# `%` first, or it would be escaped twice. One pass for each character is faster than one look at each character:
-# a payload may have 64 MiB, and the event loop waits meanwhile.
+CHUNK = 64 * 2**10
+"""So many characters of a text are encoded at once: a thread that does it lets the event loop go on in between."""
+
+# `%` first, or it would be escaped twice. One pass for each character is faster than one look at each character.
 _ESCAPES = [
     (char.encode(), f"%{ord(char):02X}".encode())
     for char in ["%", *sorted(set(string.punctuation) - set("%-._~")), "\x7f"]
@@ -20,8 +22,34 @@ def form(params: Mapping[str, object], *, token: str = "") -> bytes:
     JSON bodies are refused by Conduit, and plain form fields would turn every number into text.
     """
     asked = {**params, "__conduit__": {"token": token}} if token else params
+    pieces = _in_pieces(asked) if is_large(params) else [_json(asked)]
+    return b"".join([b"params=", *(escaped(piece.encode("ascii")) for piece in pieces), b"&output=json"])
+
+
+def is_large(params: Mapping[str, object]) -> bool:
+    """Whether encoding them takes so long that a thread of its own is worth it."""
+    return any(isinstance(value, str) and len(value) > CHUNK for value in params.values())
+
+
+def _json(value: object) -> str:
     # ASCII only, and `json` alone escapes a lone surrogate instead of refusing it
-    return b"params=" + escaped(json.dumps(asked, separators=(",", ":")).encode("ascii")) + b"&output=json"
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _in_pieces(params: Mapping[str, object]) -> Iterator[str]:
+    """The same JSON, of which no piece takes long."""
+    before = "{"
+    for name, value in params.items():
+        yield f"{before}{_json(name)}:"
+        before = ","
+        if isinstance(value, str):
+            yield '"'
+            for start in range(0, len(value), CHUNK):
+                yield _json(value[start : start + CHUNK])[1:-1]
+            yield '"'
+        else:
+            yield _json(value)
+    yield "}"
 
 
 def escaped(text: bytes) -> bytes:

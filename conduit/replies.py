@@ -32,6 +32,9 @@ in the middle."""
 
 TURNED_AWAY = frozenset({429})
 
+NO_ACCESS = frozenset({401, 403, 407})
+"""What a web server says where a rule of its own forbids the call. Phorge itself has other words for that."""
+
 TASK_ITSELF = frozenset({408, 413})
 """What a web server says of one request that is too large or too slow, while others pass."""
 
@@ -59,6 +62,10 @@ SETUP_FIX = (
     "host of phabricator.base-uri"
 )
 URL_FIX = "QUEUE_RUNTIME_CONDUIT_URL must be the address of Phorge itself, without /api"
+ACCESS_FIX = (
+    "have the web server in front of Phorge (its access rules, a password, an application firewall) let this host POST "
+    "to /api/worker.execute; or QUEUE_RUNTIME_CONDUIT_URL is not the address of Phorge itself"
+)
 
 
 class _Envelope(Struct):
@@ -123,7 +130,7 @@ def _judge(status: int, headers: Mapping[str, str], body: bytes) -> ConduitError
     if problem := _page_problem(text):
         return problem
     if 400 <= status < 500 and status not in TASK_ITSELF:
-        return _refused(said, body)
+        return _refused(said, body, ACCESS_FIX if status in NO_ACCESS else URL_FIX)
     return CallFailed(said)
 
 
@@ -134,14 +141,14 @@ def _redirected(status: int, location: str) -> Misconfigured:
     return Misconfigured(f"Phorge redirects to {origin} (HTTP {status})", "set QUEUE_RUNTIME_CONDUIT_URL to that one")
 
 
-def _refused(said: str, body: bytes) -> ConduitError:
+def _refused(said: str, body: bytes, fix: str) -> ConduitError:
     """A status of the 4xx kind: nothing ran. A gateway in between answers in Conduit's shape."""
     try:
         envelope = _decode(body)
     except MALFORMED:
-        return Misconfigured(f"this is not Phorge's Conduit ({said})", URL_FIX)
+        return Misconfigured(f"this is not Phorge's Conduit ({said})", fix)
     error = _error(envelope.error_code or "no code", _info(envelope.error_info))
-    return error if isinstance(error, Misconfigured) else Misconfigured(str(error), URL_FIX)
+    return error if isinstance(error, Misconfigured) else Misconfigured(str(error), fix)
 
 
 def _page_problem(text: str) -> ConduitError | None:

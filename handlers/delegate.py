@@ -1,16 +1,17 @@
 """The fallback: a task class without a handler here is run by Phorge, through Conduit's `worker.execute`."""
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-import structlog
 from msgspec import Raw
 
 from conduit.client import ConduitClient
-from conduit.errors import CallFailed, ConduitError, OutcomeUnknown, UnknownParameters
+from conduit.errors import ConduitError, OutcomeUnknown, ReplyTooLarge
+from handlers.came_back import NOT_RUN_WAIT, CameBack
 from handlers.execution import (
     METHOD,
     Answer,
@@ -24,7 +25,7 @@ from handlers.execution import (
 )
 from handlers.phorge import Phorge
 from queue_runtime.errors import InvalidRequest, StoreUnavailable
-from queue_runtime.registry import Context, PermanentFailure, Retry, Unknown, Yield
+from queue_runtime.registry import Context, PermanentFailure, Retry, Yield
 from queue_runtime.task import MAX_LEASE_SECONDS, YIELD_FLOOR, Task
 
 CLASS_SECONDS = 7200
@@ -32,16 +33,15 @@ CLASS_SECONDS = 7200
 
 PREPARE_SECONDS = 60.0
 PREPARED_FOR = 600.0
-"""How long an answer to `prepare` is taken for all tasks of its class."""
+"""How long an answer to `prepare` is taken for all tasks of its class, where `execute` looks at all else again."""
 
 MAX_CLASSES = 10_000
 """Of so many classes at most it is remembered what PHP said of them, whatever names come in."""
 
-NOT_RUN_WAIT = 15
-"""Wait of a task that Phorge did not get to see, or turned away unread. Leasing has stopped by then."""
+RETRY_FLOOR = 1
+"""Seconds that a failed task waits at least, whatever its class says."""
 
-NOT_FOR_PHP_WAIT = 300
-"""Wait of a task that this Phorge will not run, or cannot take. Another process may, or an administrator sees to it."""
+_OUTCOMES = frozenset({"success", "yield", "failure", "permanent-failure"})
 
 
 class _Prepared(NamedTuple):
@@ -68,20 +68,18 @@ class _LeaseEnd:
 class Delegate:
     """Handler of every class without one of its own, and the gate that says which of them may be leased, and when.
 
-    Nothing that did not run counts as a failure. A call whose answer was lost ends as Unknown: PHP may be running
-    the task now, so it comes back after the lease of its class, which is also as long as the row is held before
-    the call. Where PHP locks the task while it runs, our short lease will do, because a second call is told that
-    it is busy.
+    Nothing that did not run counts as a failure, and nothing that ran is run again for a mistake in the answer. A
+    call whose answer was lost ends as Unknown: PHP may be running the task now, so it comes back after the lease of
+    its class, which is also as long as the row is held before the call. Where PHP locks the task while it runs, our
+    short lease will do, because a second call is told that it is busy.
     """
 
     def __init__(self, client: ConduitClient, phorge: Phorge, *, patterns: Sequence[str], lease_seconds: int) -> None:
         self._client = client
         self._phorge = phorge
         self.patterns = tuple(patterns)
-        self._lease_seconds = lease_seconds
         self._prepared: dict[str, _Prepared] = {}
-        self._said: set[tuple[str, str]] = set()
-        self._log = structlog.get_logger().bind()
+        self._came_back = CameBack(phorge, lease_seconds=lease_seconds)
 
     @property
     def open(self) -> bool:
@@ -103,17 +101,32 @@ class Delegate:
         """Tasks that Phorge runs for us now."""
         return self._client.running
 
+    @property
+    def held(self) -> Mapping[str, str]:
+        """Classes that are not leased just now, and why."""
+        return self._phorge.brakes.held
+
+    @property
+    def setbacks(self) -> Mapping[str, int]:
+        """Tasks that came back without an outcome, by why."""
+        return self._came_back.counts
+
+    def why_not(self, task_id: int) -> str:
+        """Why this task came back without an outcome the last time; empty where it did not."""
+        return self._came_back.reason(task_id)
+
     async def __call__(self, context: Context, data: str) -> None:
         """Have one task run by Phorge. `data` is passed on as it is."""
         task = context.task
         if not any(fnmatchcase(task.task_class, pattern) for pattern in self.patterns):
-            self._say_once("this class may not be run by Phorge (QUEUE_RUNTIME_CONDUIT_CLASSES); put off", task)
-            raise Yield(NOT_FOR_PHP_WAIT)
+            self._came_back.refused(task, "class", "QUEUE_RUNTIME_CONDUIT_CLASSES does not let Phorge run this class")
         lease = _LeaseEnd(context)
         async with self._client.slot:
             terms = self._phorge.terms
             if terms is None:
-                raise Yield(NOT_RUN_WAIT)
+                self._came_back.too_early(task, NOT_RUN_WAIT, f"Phorge runs no tasks just now: {self._phorge.trouble}")
+            if (left := self._phorge.brakes.left(task.task_class)) > 0:  # it was leased before its class had to wait
+                self._came_back.too_early(task, math.ceil(left), "its class waits, because calls for it go wrong")
             seconds = await self._seconds_of(context, terms, lease)
             if seconds is None:
                 context.worked(0)
@@ -127,7 +140,9 @@ class Delegate:
         """How long a run of this class may take; None: there is nothing to run."""
         if terms.version == 0:
             return CLASS_SECONDS
-        known = self._prepared.get(context.task.task_class)
+        # The extension looks at everything again when it executes. The fork's method does not: there `prepare` alone
+        # may say that this one task is needless or not to be run.
+        known = self._prepared.get(context.task.task_class) if terms.locks else None
         if known is not None and known.terms == terms and time.monotonic() < known.until:
             return known.seconds
         return await self._prepare(context, terms, lease)
@@ -137,23 +152,24 @@ class Delegate:
         asked = phase_call("prepare", task, lease.expires)
         try:
             answer = self._read(await self._client.call(METHOD, asked, seconds=PREPARE_SECONDS), terms)
-        except OutcomeUnknown as error:
-            self._phorge.doubt()  # but nothing is run in this phase
-            self._log.warning("Phorge was lost before the run; put off", reason=str(error), task_id=task.id)
-            raise Yield(NOT_RUN_WAIT) from None
+        except OutcomeUnknown as error:  # but nothing is run in this phase
+            self._came_back.not_run(task, "lost before the run", error)
         except (ConduitError, Unreadable) as error:
-            self._failed(context, terms, error)
+            self._came_back.failed(task, terms, error)
         if answer.result == "skipped":
+            self._came_back.fine(task)
             return None
         if answer.result in {"failure", "permanent-failure"}:
             self._end(context, terms, answer)
         if answer.result != "prepared":
-            raise Retry(reason=f"{METHOD} gave a result of `prepare` that is not known here: {answer.result!r}")
+            unknown = answer.result[:100]
+            self._came_back.odd(task, f"{METHOD} gave a result of `prepare` that is not known here: {unknown!r}")
         wanted = number(answer.lease_duration)
         seconds = CLASS_SECONDS if wanted is None or wanted <= 0 else min(wanted, MAX_LEASE_SECONDS)
-        if len(self._prepared) >= MAX_CLASSES:
-            self._prepared.clear()
-        self._prepared[task.task_class] = _Prepared(terms, seconds, time.monotonic() + PREPARED_FOR)
+        if terms.locks:
+            if len(self._prepared) >= MAX_CLASSES:
+                self._prepared.clear()
+            self._prepared[task.task_class] = _Prepared(terms, seconds, time.monotonic() + PREPARED_FOR)
         return seconds
 
     async def _execute(self, context: Context, terms: Terms, seconds: int, lease: _LeaseEnd) -> Answer:
@@ -162,20 +178,15 @@ class Delegate:
         try:
             return self._read(await self._call(asked, seconds), terms)
         except OutcomeUnknown as error:
-            self._phorge.doubt()
-            wait = self._lease_seconds if terms.locks else seconds
-            self._log.warning(
-                "nobody knows how a run in PHP ended, and it may still go on",
-                reason=str(error),
-                task_id=task.id,
-                task_class=task.task_class,
-                object_phid=task.object_phid,
-                owner=task.lease_owner,
-                wait=wait,
-            )
-            raise Unknown(wait) from None
+            self._came_back.lost(task, error, seconds if not terms.locks else None, longest=seconds)
+        except ReplyTooLarge as error:
+            self._came_back.fine(task)
+            raise PermanentFailure(f"it ran, but {error}") from None
         except (ConduitError, Unreadable) as error:
-            self._failed(context, terms, error)
+            if isinstance(error, Unreadable) and error.ran:
+                self._phorge.doubt()  # it is of another version now
+                raise PermanentFailure(f"it ran, but {error}") from None
+            self._came_back.failed(task, terms, error)
 
     def _read(self, raw: Raw, terms: Terms) -> Answer:
         answer = read_answer(raw, terms)
@@ -190,59 +201,35 @@ class Delegate:
             # It ends this run all the same. But PHP goes on, so the task must not be given back as if it had not run.
             raise OutcomeUnknown("this process stopped waiting for it") from None
 
-    def _failed(self, context: Context, terms: Terms, error: ConduitError | Unreadable) -> NoReturn:
-        """Phorge answered, but not about the work; or it was not reached."""
-        self._phorge.doubt()
-        code = error.code if isinstance(error, CallFailed) else ""
-        if code == "ERR-WORKER-CLASS":
-            self._say_once(f"Phorge does not allow this class here ({error}); put off", context.task)
-            raise Yield(NOT_FOR_PHP_WAIT)
-        if code == "ERR-WORKER-CONTEXT" and terms.version:
-            # the fork's own method compares the lease with PHP's clock
-            self._say_once(f"Phorge refuses this call unread ({error}); put off. Do the clocks differ?", context.task)
-            raise Yield(NOT_FOR_PHP_WAIT)
-        changed = terms.version == 1 if isinstance(error, UnknownParameters) else code == "ERR-WORKER-CONTEXT"
-        # turned away unread, by no fault of the task: the method is asked anew what version it is
-        if changed or not isinstance(error, CallFailed | Unreadable):
-            raise Yield(NOT_RUN_WAIT)
-        raise Retry(reason=str(error))
-
     def _end(self, context: Context, terms: Terms, answer: Answer) -> None:
         """End the run as PHP says."""
+        task = context.task
         duration = number(answer.duration)
         if duration is not None:
             context.worked(duration)
         retry = number(answer.retry)
+        if answer.result == "busy":
+            self._came_back.busy(task, retry, answer)
+        if answer.result not in _OUTCOMES:
+            self._came_back.odd(task, f"{METHOD} gave a result that is not known here: {answer.result[:100]!r}")
+        self._came_back.fine(task)
         match answer.result:
             case "success":
-                self._phorge.fine()
                 _take_followups(context, answer)
             case "yield":
-                self._phorge.fine()
                 raise Yield(max(retry or 0, YIELD_FLOOR))
             case "failure":
-                self._phorge.fine()
-                raise Retry(retry if terms.version else None, answer.reason)
-            case "permanent-failure":
-                self._phorge.fine()
-                self._keep_what_php_cannot_read(context.task, terms, answer)
+                wait = None if retry is None or not terms.version else max(retry, RETRY_FLOOR)
+                raise Retry(wait, answer.reason)
+            case _:
+                self._keep_what_php_cannot_read(task, terms, answer)
                 raise PermanentFailure(answer.reason)
-            case "busy":
-                raise Unknown(retry or self._lease_seconds)
-            case other:
-                raise Retry(reason=f"{METHOD} gave a result that is not known here: {other!r}")
 
     def _keep_what_php_cannot_read(self, task: Task, terms: Terms, answer: Answer) -> None:
         """The fork's own method takes maps and lists alone, and a mail task carries a bare number: no mail ends so."""
         scalar = not (task.data or "[").lstrip().startswith(("{", "["))
         if scalar and not terms.locks and "not valid JSON" in answer.reason:
-            self._say_once("Phorge's worker.execute cannot read the data of this class; put off, not failed", task)
-            raise Yield(NOT_FOR_PHP_WAIT)
-
-    def _say_once(self, what: str, task: Task) -> None:
-        if (what, task.task_class) not in self._said:
-            self._said.add((what, task.task_class))
-            self._log.error(what, task_class=task.task_class, task_id=task.id)
+            self._came_back.refused(task, "data", "Phorge's worker.execute cannot read the data of this class")
 
 
 async def _hold(context: Context, seconds: int) -> None:
@@ -262,4 +249,4 @@ def _take_followups(context: Context, answer: Answer) -> None:
     except InvalidRequest as error:
         raise PermanentFailure(f"it ran, but its follow-ups cannot be stored: {error}") from None
     except Unreadable as error:
-        raise Retry(reason=f"it ran, but {error}") from None
+        raise PermanentFailure(f"it ran, but {error}") from None

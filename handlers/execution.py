@@ -31,7 +31,11 @@ PROBE: Mapping[str, object] = {
 
 
 class Unreadable(Exception):
-    """The answer does not keep to the protocol."""
+    """The answer does not keep to the protocol. `ran`: so much of it is plain that the task has run to its end."""
+
+    def __init__(self, reason: str, *, ran: bool = False) -> None:
+        super().__init__(reason)
+        self.ran = ran
 
 
 class Terms(NamedTuple):
@@ -54,7 +58,8 @@ class Answer(Struct, rename="camel"):
     lease_duration: object = None
     task_lock: object = None
     failure_reason: object = None
-    followups: list[Raw] | dict[str, Raw] | None = None
+    followups: Raw = Raw(b"null")
+    """read only when all else is"""
 
     @property
     def reason(self) -> str:
@@ -70,6 +75,8 @@ class _Child(Struct, rename="camel"):
 
 
 class _Options(Struct):
+    """Absent and null mean the same."""
+
     priority: int | None = None
     objectPHID: str | None = None
     containerPHID: str | None = None
@@ -77,6 +84,7 @@ class _Options(Struct):
 
 
 _decode_answer = msgspec.json.Decoder(Answer).decode
+_decode_children = msgspec.json.Decoder(list[Raw] | dict[str, Raw] | None).decode
 _decode_child = msgspec.json.Decoder(_Child).decode
 _decode_options = msgspec.json.Decoder(_Options, strict=False).decode  # numbers may be text
 
@@ -113,7 +121,9 @@ def read_answer(raw: Raw, terms: Terms) -> Answer:
     """The answer about a task. Raises Unreadable."""
     answer = _read(raw)
     if terms.version and number(answer.execution_version) != terms.version:
-        raise Unreadable(f"{METHOD} answered in version {answer.execution_version!r}, and was asked in {terms.version}")
+        version = str(answer.execution_version)[:100]
+        reason = f"{METHOD} answered in version {version}, and was asked in {terms.version}"
+        raise Unreadable(reason, ran=answer.result == "success")
     return answer
 
 
@@ -129,7 +139,10 @@ def read_followups(answer: Answer) -> list[NewTask]:
 
     Raises Unreadable where they cannot be understood, InvalidRequest where they cannot be stored.
     """
-    children = answer.followups or []
+    try:
+        children = _decode_children(answer.followups) or []
+    except MALFORMED as error:
+        raise Unreadable(f"its follow-ups are not understood: {error}") from None
     if isinstance(children, dict):  # PHP writes a list with gaps so
         children = list(children.values())
     if len(children) > MAX_FOLLOWUPS:
@@ -140,9 +153,8 @@ def read_followups(answer: Answer) -> list[NewTask]:
 def _child(raw: Raw) -> NewTask:
     try:
         child = _decode_child(raw)
-        nested = bytes(child.options)
         # an empty map is `[]` in PHP
-        options = _decode_options(nested if nested.startswith(b"{") and nested != b"{}" else raw)
+        options = _decode_options(raw if _is_empty(child.options) else child.options)
         data = msgspec.json.decode(child.data, type=str) if bytes(child.data)[:1] == b'"' else str(child.data, "utf-8")
     except (*MALFORMED, UnicodeDecodeError) as error:
         raise Unreadable(f"a follow-up is not understood: {error}") from None
@@ -154,6 +166,10 @@ def _child(raw: Raw) -> NewTask:
         container_phid=options.containerPHID or None,
         delay_until=options.delayUntil or None,
     )
+
+
+def _is_empty(options: Raw) -> bool:
+    return b"".join(bytes(options).split()) in {b"{}", b"[]", b"null"}
 
 
 def number(value: object) -> int | None:

@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from conduit.client import ConduitClient
 from conduit.errors import CallFailed, ConduitError, Misconfigured, UnknownParameters
+from handlers.brakes import Brakes
 from handlers.execution import METHOD, NO_CLASS, PROBE, Terms, Unreadable, read_terms
 from queue_runtime.backoff import RED_AFTER, Backoff, pause
 from queue_runtime.lifecycle import Lifecycle
@@ -48,8 +49,10 @@ class Phorge:
     """Says whether delegated tasks may be leased, and asks PHP again after everything that makes that doubtful.
 
     `open` only after PHP has answered for itself. A fault that an administrator must remove is one loud line and
-    a red readiness, and is asked for every half a minute; an outage is asked for with growing waits, which only a
-    call that went well makes short again, so that a Phorge that comes back is not run over.
+    a red readiness, and is asked for every half a minute; an outage is asked for with growing waits, which only an
+    answer about a task makes short again, so that a Phorge that comes back is not run over. A Phorge that says it can
+    run tasks is believed at once: what went wrong is then the affair of the class it went wrong for, and slows that
+    alone.
     """
 
     def __init__(self, client: ConduitClient, lifecycle: Lifecycle, *, opened: Callable[[], None]) -> None:
@@ -58,8 +61,11 @@ class Phorge:
         self._opened = opened
         self._backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
         self._log = structlog.get_logger().bind(source=SOURCE)
+        self.brakes = Brakes()
         self._terms: Terms | None = None
         self._doubt = anyio.Event()
+        self._suspects: list[tuple[str, str]] = []
+        """classes for which a call went wrong, and how, until it is known whether it was Phorge's own fault"""
         self._trouble = ""
         self._trouble_began = self._said_at = 0.0
 
@@ -78,12 +84,14 @@ class Phorge:
         """Why it is not open, as far as is known; empty while it is."""
         return self._lifecycle.faults.get(SOURCE, self._trouble)
 
-    def doubt(self) -> None:
-        """A call went wrong in a way that others may too: no more of them before PHP was asked."""
+    def doubt(self, task_class: str = "", reason: str = "") -> None:
+        """A call (for this class) went wrong in a way that others may too: no more of them before PHP was asked."""
+        if task_class:
+            self._suspects.append((task_class, reason))
         self._doubt.set()
 
     def fine(self) -> None:
-        """A call went well."""
+        """A call was answered in a way that only a Phorge which runs tasks can."""
         self._backoff.reset()
 
     async def run(self, stop: anyio.Event) -> None:
@@ -97,7 +105,7 @@ class Phorge:
                     wait = 0.0
                     with anyio.move_on_after(LOOK_AGAIN_SECONDS):
                         await self._doubt.wait()
-                        wait = self._backoff.next()
+                        wait = FIRST_WAIT * random.uniform(0.5, 1.0)
             group.cancel_scope.cancel()
 
     async def _wake_at(self, stop: anyio.Event) -> None:
@@ -124,10 +132,14 @@ class Phorge:
         self._lifecycle.fault(SOURCE, None)
         self._terms = terms
         self._doubt = anyio.Event()
+        for task_class, why in self._suspects:
+            self.brakes.strike(task_class, why)
+        self._suspects.clear()
         self._opened()
 
     def _closed(self, reason: str, fix: str) -> None:
         self._terms = None
+        self._suspects.clear()
         now = time.monotonic()
         if not self._trouble:
             self._trouble_began = now

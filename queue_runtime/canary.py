@@ -1,30 +1,40 @@
 """Sends one task that does nothing the whole way to the archive, and says who ended it, and how."""
 
 import time
-from collections.abc import Collection
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Sequence
 
 import anyio
 from msgspec import Struct
 
+from queue_runtime.errors import InvalidRequest
 from queue_runtime.findings import Finding, fault, ok, warning
-from queue_runtime.handler_spec import ANY_CLASS, HandlerSpec
+from queue_runtime.handler_spec import HandlerSpec
 from queue_runtime.heartbeat import Heartbeat
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.owner import Owners
 from queue_runtime.runner import Runner
-from queue_runtime.selftest import CANARY, FAR, TakenByOthers, take
+from queue_runtime.selftest import FAR, MARK, TakenByOthers, pause_words, stops, take
 from queue_runtime.settler import Settler
 from queue_runtime.stats import WorkerStats
 from queue_runtime.store import Store
-from queue_runtime.takeover import CANARY_PRIORITY, TEST_CLASS, Who, who
-from queue_runtime.task import RETRY_SECONDS, ArchivedTask, NewTask, Result, Task, is_sentinel
+from queue_runtime.takeover import Who, who
+from queue_runtime.task import RETRY_SECONDS, ArchivedTask, NewTask, Result, Sentinel, Task, is_sentinel
+
+TEST_CLASS = "PhabricatorTestWorker"
+"""Every Phorge has it, and so has this runtime, as a handler of its own."""
 
 TEST_DATA = '{"duration":0.01}'
 """Ten milliseconds of work, so that the archived duration shows that somebody did it."""
 
+PRIORITY = 1000
+TRIES = 3
+"""So often it is sent, where others than a worker of ours are quicker."""
+
 POLL = 0.2
 STOP_SECONDS = 5.0
+
+Heard = Callable[[], Sequence[str]]
+"""What the log said meanwhile, from warnings on."""
 
 
 class Canary(Struct, frozen=True):
@@ -35,54 +45,101 @@ class Canary(Struct, frozen=True):
     by_phorge: bool = False
     """Phorge is to run it, and not a handler here"""
 
+    queue: str | None = None
+    """None: as the class is routed"""
+
     @property
     def data(self) -> str:
         return TEST_DATA if self.task_class == TEST_CLASS else "{}"
 
     def new(self, *, delay_until: int | None = None) -> NewTask:
-        return NewTask(task_class=self.task_class, data=self.data, priority=CANARY_PRIORITY, delay_until=delay_until)
+        return NewTask(
+            task_class=self.task_class,
+            data=self.data,
+            priority=PRIORITY,
+            container_phid=MARK,
+            queue=self.queue,
+            delay_until=delay_until,
+        )
 
 
-def choose(task_class: str | None, seconds: float, *, by_phorge: bool, extension: bool) -> Canary:
-    """The class to send: the extension's own, which no worker has a handler for, else the one that every Phorge has."""
-    usual = CANARY if by_phorge and extension else TEST_CLASS
-    return Canary(task_class or usual, seconds, by_phorge)
-
-
-def goes_through(canary: Canary, supported: Collection[str]) -> bool:
-    """Whether a running worker that leases these classes would take the canary, and by the way that is to be tried."""
-    if canary.task_class in supported:
-        return not canary.by_phorge  # its own handler would run it
-    return any(one == ANY_CLASS or fnmatchcase(canary.task_class, one) for one in supported)
+async def stopped(store: Store, canary: Canary, queue: str) -> Finding | None:
+    """A fault where a pause keeps it from being leased. `queue`: the one that it would be in."""
+    for pause in await store.paused():
+        if stops(pause, canary.task_class, queue):
+            return fault("canary", f"{pause_words(pause)}, so no {canary.task_class} would be run: resume that first")
+    return None
 
 
 async def send(store: Store, canary: Canary) -> Finding:
-    """Enqueue it, and see who takes it. One that nobody ends in time is cancelled."""
-    (row,) = await store.enqueue([canary.new()])
+    """Enqueue it, and see who takes it: ok where a worker of ours has ended it.
+
+    One that nobody ends in time is cancelled. Should others be quicker each time, that is a fault too: it shows
+    nothing of our workers.
+    """
+    for left in reversed(range(TRIES)):
+        found, again = await _send_once(store, canary)
+        if not again or not left:
+            break
+    return found
+
+
+async def _send_once(store: Store, canary: Canary) -> tuple[Finding, bool]:
+    """What came of it, and whether another try is worth it."""
+    try:
+        row = await _enqueue(store, canary.new())
+    except InvalidRequest as error:
+        return fault("canary", f"{canary.task_class} cannot be enqueued: {error}"), False
     began = time.monotonic()
-    while (left := canary.seconds - (time.monotonic() - began)) > 0:
-        (ended,) = await store.get_archived([row.id])
-        if ended is not None:
-            return await _judge(store, canary, ended, time.monotonic() - began)
-        if reason := await _last_error(store, row.id):
-            await store.cancel([row.id])
-            return fault("canary", f"task {row.id} ({canary.task_class}) failed: {reason}")
-        await anyio.sleep(min(POLL, left))
-    await store.cancel([row.id])
-    return fault(
-        "canary",
-        f"nobody ended task {row.id} ({canary.task_class}) within {canary.seconds:.0f} s, so it is cancelled: does "
-        "`queue-runtime serve` run on this queue, and may it run this class (TASK_CLASSES, CONDUIT_CLASSES)?",
-    )
+    try:
+        while (left := canary.seconds - (time.monotonic() - began)) > 0:
+            (ended,) = await store.get_archived([row.id])
+            if ended is not None:
+                foreign = who(ended.lease_owner) not in {Who.OURS, Who.NOBODY}
+                return await _judge(store, canary, ended, time.monotonic() - began), foreign
+            if reason := await _last_error(store, row.id):
+                return fault("canary", f"task {row.id} ({canary.task_class}) failed: {reason}"), False
+            await anyio.sleep(min(POLL, left))
+        return fault("canary", await _not_in_time(store, canary, row.id)), False
+    finally:
+        await _take_back(store, row.id)
 
 
-async def run_here(store: Store, canary: Canary, handler: HandlerSpec, *, lease_seconds: int, patience: int) -> Finding:
+async def _not_in_time(store: Store, canary: Canary, task_id: int) -> str:
+    """How it stands with one that did not end."""
+    task = f"task {task_id} ({canary.task_class})"
+    (row,) = await store.get([task_id])
+    owner = None if row is None else row.lease_owner
+    late = f"within {canary.seconds:.0f} s, so it is cancelled"
+    if owner is None:
+        return (
+            f"nobody took {task} {late}: does `queue-runtime serve` run on this queue, and may it run this class"
+            " (TASK_CLASSES, QUEUES, CONDUIT_CLASSES)?"
+        )
+    php = " PHP may still be running it." if canary.by_phorge else ""
+    if is_sentinel(owner):
+        return f"{task} did not end {late}: it was run, and is {owner}.{php} The log of that worker says why"
+    return f"{task} did not end {late}: {owner} holds it.{php}"
+
+
+async def run_here(
+    store: Store,
+    canary: Canary,
+    handler: HandlerSpec,
+    *,
+    lease_seconds: int,
+    patience: int,
+    heard: Heard = tuple,
+) -> Finding:
     """Run it in this process, from a real row of the store, by the handler and the loops that a worker has.
 
     Nobody else can take it: it is hidden until it is leased here. However it ends, no row of it stays active.
     """
     began = time.monotonic()
-    (row,) = await store.enqueue([canary.new(delay_until=FAR)])
+    try:
+        row = await _enqueue(store, canary.new(delay_until=FAR))
+    except InvalidRequest as error:
+        return fault("canary", f"{canary.task_class} cannot be enqueued: {error}")
     hidden_at = time.monotonic()
     owner = Owners().next()
     try:
@@ -93,12 +150,24 @@ async def run_here(store: Store, canary: Canary, handler: HandlerSpec, *, lease_
         (ended,) = await store.get_archived([row.id])
         if ended is not None:
             return await _judge(store, canary, ended, time.monotonic() - began)
-        return fault("canary", await _why_not(store, canary, row.id, in_time=in_time))
+        return fault("canary", await _why_not(store, canary, row.id, heard(), in_time=in_time))
     except TakenByOthers as error:
         return warning("canary", f"task {row.id} was taken by somebody else ({error}): try again")
     finally:
-        with anyio.move_on_after(STOP_SECONDS, shield=True):
-            await store.cancel([row.id])
+        await _take_back(store, row.id)
+
+
+async def _enqueue(store: Store, new: NewTask) -> Task:
+    """Never cut off: nobody would know the id of what has to be taken back."""
+    with anyio.CancelScope(shield=True):
+        (row,) = await store.enqueue([new])
+    return row
+
+
+async def _take_back(store: Store, task_id: int) -> None:
+    """Whatever has happened, no row of it stays active, also when this is being cancelled."""
+    with anyio.move_on_after(STOP_SECONDS, shield=True):
+        await store.cancel([task_id])
 
 
 class _OneTask:
@@ -141,8 +210,15 @@ class _OneTask:
 async def _judge(store: Store, canary: Canary, ended: ArchivedTask, seconds: float) -> Finding:
     """What the archived row says."""
     task = f"task {ended.id} ({canary.task_class})"
-    if who(ended.lease_owner) is not Who.OURS:
-        return warning("canary", f"{task} was ended by {who(ended.lease_owner)}: {ended.lease_owner}; try again")
+    whose = who(ended.lease_owner)
+    if whose is Who.NOBODY:
+        return fault("canary", f"{task} was ended by {whose}, which shows nothing of our workers: try again")
+    if whose is not Who.OURS:
+        return fault(
+            "canary",
+            f"{task} was ended by {whose}, {ended.lease_owner}, which shows nothing of our workers. They were quicker"
+            " each time: try again when they have less to do",
+        )
     if ended.result is not Result.SUCCESS:
         reason = await _last_error(store, ended.id) or "no reason is known"
         return fault("canary", f"{task} failed: {reason}")
@@ -154,18 +230,26 @@ async def _judge(store: Store, canary: Canary, ended: ArchivedTask, seconds: flo
     )
 
 
-async def _why_not(store: Store, canary: Canary, task_id: int, *, in_time: bool) -> str:
+async def _why_not(store: Store, canary: Canary, task_id: int, heard: Sequence[str], *, in_time: bool) -> str:
+    """How it stands with one that was run here and did not end."""
     task = f"task {task_id} ({canary.task_class})"
+    said = "".join(f"; {line}" for line in dict.fromkeys(heard))
     if not in_time:
-        return f"{task} did not end within {canary.seconds:.0f} s"
+        php = ". PHP may still be running it" if canary.by_phorge else ""
+        return f"{task} did not end within {canary.seconds:.0f} s, so it is cancelled{php}{said}"
     if reason := await _last_error(store, task_id):
         return f"{task} failed: {reason}"
     (row,) = await store.get([task_id])
-    state = "gone" if row is None else row.lease_owner if is_sentinel(row.lease_owner) else "given back"
-    return (
-        f"{task} was not run, or nobody knows how that ended: it is {state} now, and is cancelled. What Phorge said is"
-        " above, or in its own log"
-    )
+    owner = None if row is None else row.lease_owner
+    match owner:
+        case Sentinel.UNKNOWN:
+            how = "nobody knows how its run ended, and PHP may be running it still"
+        case Sentinel.YIELD:
+            how = "it was put off"
+        case _:
+            how = "it was not run"
+    state = "gone" if row is None else owner or "given back"
+    return f"{task} did not end: {how}{said}. It is {state} now, and is cancelled"
 
 
 async def _last_error(store: Store, task_id: int) -> str | None:

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -103,6 +104,7 @@ def load_handlers(config: Config) -> Registry:
     if config.conduit_url is not None:
         if (own := registry.fallback_spec) is not None:
             raise ConfigError([f"{PREFIX}CONDUIT_URL is set, and {own.origin} is a fallback too: keep one"])
+        check_some_class_runs(config, registry)
         return registry
     wanted = config.task_classes
     if wanted is not None and registry.fallback_spec is None and not wanted & registry.classes:
@@ -113,6 +115,19 @@ def load_handlers(config: Config) -> Registry:
             ]
         )
     return registry
+
+
+def check_some_class_runs(config: Config, registry: Registry) -> None:
+    """Raise ConfigError where neither a handler here nor Phorge may run one of the TASK_CLASSES."""
+    wanted, patterns = config.task_classes, config.conduit_classes
+    if wanted is None or wanted & registry.classes or any(fnmatchcase(one, fit) for one in wanted for fit in patterns):
+        return
+    raise ConfigError(
+        [
+            f"{PREFIX}TASK_CLASSES names no class that has a handler here, and none that {PREFIX}CONDUIT_CLASSES "
+            f"({', '.join(patterns)}) lets Phorge run, so this worker would do nothing"
+        ]
+    )
 
 
 class Delegation(NamedTuple):
@@ -507,13 +522,18 @@ def delegate_to_phorge(
             concurrency=config.conduit_concurrency,
             tls_ca=config.conduit_tls_ca,
         )
-    except OSError as error:  # of which SSLError is one
-        raise ConfigError([f"{PREFIX}CONDUIT_TLS_CA must be a file of certificates: {error}"]) from error
+    except OSError as error:
+        raise _bad_authorities(error) from error
     phorge = Phorge(client, lifecycle, opened=ring)
     delegate = Delegate(client, phorge, patterns=config.conduit_classes, lease_seconds=config.lease_seconds)
     # PHP goes on whatever we do, so a run is waited for even when our lease is no longer sure
     registry.fallback(delegate, concurrency=config.conduit_concurrency, finish_unsure=True, gate=delegate)
     return Delegation(delegate, phorge)
+
+
+def _bad_authorities(error: OSError) -> ConfigError:
+    """What stops the start where a file of authorities cannot be used; SSLError is an OSError too."""
+    return ConfigError([f"{PREFIX}CONDUIT_TLS_CA must be a file of certificates: {error}"])
 
 
 class Trial(NamedTuple):
@@ -545,20 +565,23 @@ def with_gateway(app: ASGIApp, config: Config, guard: Guard, lifecycle: Lifecycl
         metrics.request("/api/{method}", status, seconds)
         access.line(scope, status, seconds, "-", client)
 
-    return Gateway(
-        app,
-        url,
-        guard.allows,
-        observe,
-        lifecycle.stopping.is_set,
-        host=config.conduit_host,
-        tls_ca=config.conduit_tls_ca,
-        seconds=config.gateway_seconds,
-        max_body=config.gateway_max_body,
-        rate=config.gateway_rate,
-        burst=config.gateway_burst,
-        exempt=config.gateway_exempt,
-    )
+    try:
+        return Gateway(
+            app,
+            url,
+            guard.allows,
+            observe,
+            lifecycle.stopping.is_set,
+            host=config.conduit_host,
+            tls_ca=config.conduit_tls_ca,
+            seconds=config.gateway_seconds,
+            max_body=config.gateway_max_body,
+            rate=config.gateway_rate,
+            burst=config.gateway_burst,
+            exempt=config.gateway_exempt,
+        )
+    except OSError as error:
+        raise _bad_authorities(error) from error
 
 
 async def look_at_figures(metrics: Metrics, current: Current, stop: anyio.Event) -> None:

@@ -1,9 +1,12 @@
 """Readers of the variables that say where Phorge is, what it may run, and how the gateway passes calls on."""
 
 import re
+import socket
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import urlsplit
 
-from queue_runtime.config_values import Rule
+from queue_runtime.config_values import Rule, is_host
 from queue_runtime.task import MAX_DATA_BYTES
 
 _URL_WORDS = "http://host[:port] or https://host[:port], with a path where Phorge has one, and without /api"
@@ -16,6 +19,7 @@ def _read_url(text: str) -> str:
         fits = (
             parts.scheme in {"http", "https"}
             and re.fullmatch(r"[A-Za-z0-9._-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?", parts.netloc) is not None
+            and is_host(parts.hostname or "")
             and parts.port != 0
             and re.fullmatch(r"(/[\w.~-]+)*/?", parts.path, re.ASCII) is not None
             and not parts.path.rstrip("/").endswith("/api")
@@ -29,6 +33,44 @@ def _read_url(text: str) -> str:
 
 
 PHORGE_URL = Rule(_URL_WORDS, _read_url)
+
+_EVERYWHERE = {"": {4, 6}, "0.0.0.0": {4}, "::": {6}}
+"""hosts of LISTEN that stand for all addresses of this machine, and the versions of IP that they are of"""
+
+_LOCALHOST = {ip_address("127.0.0.1"), ip_address("::1")}
+
+
+def listens_there(url: str, listen: Sequence[str]) -> str | None:
+    """The address of LISTEN that a URL evidently leads to; None: none, or one that only the network could tell.
+
+    No name is looked up, so that the answer is the same wherever the configuration is checked.
+    """
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    for address in listen:
+        host, _, own = address.rpartition(":")
+        if not address.startswith("unix:") and int(own) == port and _is_here(parts.hostname or "", host.strip("[]")):
+            return address
+    return None
+
+
+def _is_here(asked: str, host: str) -> bool:
+    places = _places(asked)
+    if (versions := _EVERYWHERE.get(host)) is not None:
+        return asked == socket.gethostname().lower() or any(p.is_loopback and p.version in versions for p in places)
+    return asked == host.lower() or not places.isdisjoint(_places(host))
+
+
+def _places(host: str) -> set[IPv4Address | IPv6Address]:
+    """The addresses that a host is without asking anybody."""
+    if host == "localhost":
+        return _LOCALHOST
+    try:
+        place = ip_address(host)
+    except ValueError:
+        return set()
+    # who connects to "all addresses" gets to this machine
+    return {one for one in _LOCALHOST if one.version == place.version} if place.is_unspecified else {place}
 
 _HOST_WORDS = "a host name, with :port where wanted, as a Host header has it"
 

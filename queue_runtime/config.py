@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from queue_runtime import conduit_values
 from queue_runtime import config_values as values
 from queue_runtime import gorge_names as gorge
 from queue_runtime.env_file import read_env_file
@@ -162,6 +163,8 @@ class _Reader:
         self._started_with = environ
         self._notices: list[str] = []
         self._warnings: list[str] = []
+        self._faulty: set[str] = set()
+        """fields whose text cannot be read: nothing follows from the default that stands in for it"""
         self._texts: dict[str, tuple[str, str]] = {}
         """field: (text, name of the variable it came from)"""
         self._store, self._store_origin = self._choose_store()
@@ -216,6 +219,7 @@ class _Reader:
             # an @ in an address may have a password before it
             hidden = setting.secret or "@" in text or repr(text) in str(error)
             shown = "" if hidden else f" (it is {_cut(text)})"
+            self._faulty.add(setting.field)
             self._problems.append(f"{origin} {error}{shown}")
             return setting.rule.read(setting.default) if setting.default else setting.unset
 
@@ -354,10 +358,11 @@ class _Reader:
             self._warnings.append(f"without effect, because the server's settings decide: {', '.join(by_server)}")
         conduit = [origin for field, origin in origins.items() if field.startswith("conduit_")]
         shared = {origins.get("conduit_host"), origins.get("conduit_tls_ca")} if config.gateway else set()
-        if config.conduit_url is None and (idle := sorted(set(conduit) - shared)):
+        not_set = config.conduit_url is None and not self._faulty & {"conduit_url", "gateway"}
+        if not_set and (idle := sorted(set(conduit) - shared)):
             self._warnings.append(f"without effect, because {PREFIX}CONDUIT_URL is not set: {', '.join(idle)}")
         gateway = sorted(origin for field, origin in origins.items() if field.startswith("gateway_"))
-        if gateway and not config.gateway:
+        if gateway and not config.gateway and "gateway" not in self._faulty:
             self._warnings.append(f"without effect, because {PREFIX}GATEWAY is not 1: {', '.join(gateway)}")
 
     def _check_remote(self, config: Config) -> None:
@@ -370,10 +375,15 @@ class _Reader:
             )
 
     def _check_relations(self, config: Config) -> None:
-        if config.gateway and config.gateway_url is None and config.conduit_url is None:
+        urls = {"gateway_url", "conduit_url"}
+        if config.gateway and config.gateway_url is config.conduit_url is None and not self._faulty & urls:
             self._problems.append(
                 f"{PREFIX}GATEWAY=1 needs {PREFIX}GATEWAY_URL or {PREFIX}CONDUIT_URL: where Phorge is"
             )
+        passes_on = config.gateway and config.gateway_url is not None
+        name, url = ("GATEWAY_URL", config.gateway_url) if passes_on else ("CONDUIT_URL", config.conduit_url)
+        if url is not None and (own := conduit_values.listens_there(url, config.listen)):
+            self._problems.append(f"{PREFIX}{name} leads to this process itself, which listens on {own}")
         if config.store == "remote":
             self._check_remote(config)
         reachable = [address for address in config.listen if not values.is_local(address)]
@@ -386,6 +396,10 @@ class _Reader:
             )
         if config.shadow and config.ready_selftest:
             self._problems.append(f"{PREFIX}READY_SELFTEST=1 writes to the store, which {PREFIX}SHADOW=1 never does")
+        if config.shadow and config.gateway:
+            self._problems.append(
+                f"{PREFIX}GATEWAY=1 passes calls on that change Phorge and run tasks, which {PREFIX}SHADOW=1 never does"
+            )
         if given and config.allow_anonymous:
             self._problems.append(f"{PREFIX}ALLOW_ANONYMOUS=1 contradicts {', '.join(sorted(given))}: keep one")
 

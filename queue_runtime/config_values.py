@@ -23,6 +23,11 @@ class Rule(NamedTuple):
     read: Reader
 
 
+def is_host(text: str) -> bool:
+    """Whether a resolver can be asked for it: no part is empty or above 63 characters, and the whole not above 253."""
+    return len(text) <= 253 and all(0 < len(label) <= 63 for label in text.removesuffix(".").split("."))
+
+
 def whole(low: int, high: int, unit: str = "") -> Rule:
     """A whole number in plain digits: `1e3`, `+4` and `4.0` are slips of the pen, so they are refused."""
     words = f"a whole number{f' of {unit}' if unit else ''} from {low} to {high}"
@@ -143,7 +148,7 @@ def _read_address(text: str) -> str:
             raise ValueError(f"{text!r}: the path of a Unix socket has 1 to 107 bytes")
         return text
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%\w+)?)\]|([A-Za-z0-9._-]*)):(\d{1,5})", text, re.ASCII)
-    if match is None:
+    if match is None or (match[2] and not is_host(match[2])):
         raise ValueError(f"{text!r} is not host:port, :port, [IPv6]:port or unix:/path")
     if int(match[3]) > 65535:
         raise ValueError(f"{text!r}: a port is from 0 to 65535")

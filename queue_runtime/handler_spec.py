@@ -4,7 +4,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
@@ -28,6 +28,11 @@ class Gate(Protocol):
     @property
     def patterns(self) -> Sequence[str]:
         """Shell-like patterns of class names; case counts."""
+        ...
+
+    @property
+    def held(self) -> Collection[str]:
+        """Classes that none shall be leased of just now, while others may."""
         ...
 
 

@@ -37,8 +37,8 @@ class Lane:
         capped: HandlerSpec | None = None,
         patterns: Collection[str] = (),
     ) -> None:
-        self.classes = classes
-        self.without_classes = without_classes
+        self._classes = classes
+        self._without_classes = without_classes
         self.capped = capped
         self._patterns = patterns
         self._learn_at = 0.0
@@ -49,6 +49,23 @@ class Lane:
         self._fruitless = 0
         self._rest_until = 0.0
 
+    @property
+    def classes(self) -> Collection[str] | None:
+        """What may be leased now; None: every class but `without_classes`."""
+        held = self._held
+        return self._classes if self._classes is None or not held else frozenset(self._classes).difference(held)
+
+    @property
+    def without_classes(self) -> Collection[str]:
+        """What may not."""
+        held = self._held
+        return frozenset(self._without_classes).union(held) if held and self._classes is None else self._without_classes
+
+    @property
+    def _held(self) -> Collection[str]:
+        gate = None if self.capped is None else self.capped.gate
+        return () if gate is None else gate.held
+
     def wants_names(self, now: float) -> bool:
         """Whether it is time to look which classes wait: stores are asked by name, and this lane has patterns."""
         return bool(self._patterns) and now >= self._learn_at
@@ -56,8 +73,8 @@ class Lane:
     def learn(self, classes: Iterable[str], now: float) -> None:
         """These classes wait; those that fit a pattern are leased from now on."""
         self._learn_at = now + LEARN_SECONDS
-        found = {one for one in classes if one not in self.without_classes and _fits(one, self._patterns)}
-        self.classes = found.union(self.classes or ())
+        found = {one for one in classes if one not in self._without_classes and _fits(one, self._patterns)}
+        self._classes = found.union(self._classes or ())
 
     def next_is_due_first(self) -> bool:
         """Count a call; whether it shall take what came due before what is new, so that neither starves."""

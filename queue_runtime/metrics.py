@@ -72,6 +72,16 @@ class ConduitView(Protocol):
     @property
     def open(self) -> bool: ...
 
+    @property
+    def held(self) -> Mapping[str, str]:
+        """Classes that are not leased for it just now, and why."""
+        ...
+
+    @property
+    def setbacks(self) -> Mapping[str, int]:
+        """Tasks that came back without an outcome, by why."""
+        ...
+
 
 class Waiting(Protocol):
     """What the metrics see of the settler."""
@@ -113,6 +123,11 @@ class Metrics(Collector):
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
+
+    @property
+    def conduit(self) -> ConduitView | None:
+        """The calls that have Phorge run tasks; None: there are none."""
+        return self._conduit
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count one HTTP request that was answered."""
@@ -237,6 +252,14 @@ class Metrics(Collector):
         for ending, count in sorted(conduit.calls.items()):
             calls.add_metric([ending], count)
         yield calls
+        setbacks = CounterMetricFamily(
+            PREFIX + "conduit_setbacks", "Delegated tasks that came back without an outcome", labels=["why"]
+        )
+        for why, count in sorted(conduit.setbacks.items()):
+            setbacks.add_metric([why], count)
+        yield setbacks
+        held = [(task_class, 1.0) for task_class in sorted(conduit.held)]
+        yield _gauges("conduit_held", "Classes that are not leased for Phorge just now", "task_class", held)
 
     def _of_cron(self, posts: Sequence[Post]) -> Iterator[Metric]:
         slots = CounterMetricFamily(

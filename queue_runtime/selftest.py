@@ -8,7 +8,7 @@ import anyio
 import structlog
 from msgspec import Struct, field
 
-from queue_runtime.backoff import pause
+from queue_runtime.backoff import Backoff, pause
 from queue_runtime.errors import InvalidRequest, StoreFull, StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.owner import Owners
@@ -22,12 +22,14 @@ from queue_runtime.task import (
     Lease,
     NewTask,
     Outcome,
+    Pause,
     PauseKind,
     Result,
     Retry,
     Sentinel,
     Settled,
     Settlement,
+    State,
     Task,
     TaskFilter,
     Verdict,
@@ -40,6 +42,9 @@ Answer = TypeVar("Answer")
 
 CANARY = "QueueRuntimeCanaryWorker"
 """A class that the extension for Phorge has: it does nothing there, and has no handler here."""
+
+MARK = "queue-runtime:canary"
+"""Container of each canary of `takeover check`, whatever its class: it marks them in both tables."""
 
 PRIORITY = U32
 """Of the selftest's tasks alone: whoever leases by priority takes everything else first."""
@@ -60,9 +65,13 @@ BUSY_PAUSE = 0.05
 LEFT_AFTER = 120
 """Seconds after which a task of a selftest belongs to nobody: its process is gone. Four times the bound."""
 
-EVERY_SECONDS = 60.0
+EVERY_SECONDS = 300.0
+"""Each leaves an ended task, 288 a day, and these stay until their retention is over."""
+
 AGAIN_SECONDS = 5.0
-"""How soon it is tried again after it has failed."""
+"""How soon it is tried again after it has failed; after each more failure twice as late, up to LONGEST_AGAIN."""
+
+LONGEST_AGAIN = 60.0
 
 
 class Step(Struct, frozen=True):
@@ -145,6 +154,36 @@ async def _owners(store: Store, ids: Sequence[int]) -> list[str]:
     return sorted({row.lease_owner or "nobody" for row in rows if row is not None})
 
 
+def stops(pause: Pause, task_class: str, queue: str) -> bool:
+    """Whether this pause keeps such a task from being leased."""
+    match pause.kind:
+        case PauseKind.ALL:
+            return True
+        case PauseKind.CLASS:
+            return pause.name == task_class
+        case PauseKind.QUEUE:
+            return pause.name == queue
+
+
+def pause_words(pause: Pause) -> str:
+    """A pause for people."""
+    what = {PauseKind.ALL: "for everybody", PauseKind.CLASS: f"for the class {pause.name}"}
+    return f"leasing is paused {what.get(pause.kind, f'for the queue {pause.name}')}"
+
+
+async def take_back_canaries(store: Store, before: int) -> list[int]:
+    """Cancel the canaries that a killed `takeover check` has left, and return their ids.
+
+    They have its mark, nobody holds them, and they were enqueued at `before` or earlier (Unix seconds).
+    """
+    free = frozenset({State.READY, State.WAITING})
+    found = await store.list_active(MAX_LIST, where=TaskFilter(container_phid=MARK, states=free))
+    left = [row.id for row in found if row.date_created <= before]
+    if left:
+        await store.cancel(left)
+    return left
+
+
 async def run_selftest(store: Store, *, brief: bool = False) -> Report:
     """Try the store; `brief` uses one task and leaves out the endings other than success. Never raises on trouble.
 
@@ -224,7 +263,7 @@ class _Selftest:
         rows, since = await self._enqueue()
         ids = [row.id for row in rows]
         await self._step("read", self._read(rows))
-        if not await self._may_lease():
+        if not await self._may_lease(rows[0]):
             await self._step("cancel", self._cancel(ids))
             return
         owner = self._owners.next()
@@ -274,10 +313,10 @@ class _Selftest:
         found = await self._store.get([row.id for row in rows])
         self._expect([row and row.data for row in found] == [DATA] * len(rows), f"what was stored reads as {found}")
 
-    async def _may_lease(self) -> bool:
-        stopped = [one for one in await self._store.paused() if one.kind is PauseKind.ALL or one.name == CANARY]
+    async def _may_lease(self, row: Task) -> bool:
+        stopped = [one for one in await self._store.paused() if stops(one, row.task_class, row.queue)]
         if stopped:
-            self._notes.append("leasing is paused for everybody, so lease, renew and settle were not tried")
+            self._notes.append(f"{pause_words(stopped[0])}, so lease, renew and settle were not tried")
         return not stopped
 
     async def _renew(self, leases: Sequence[Lease], held: Sequence[Task]) -> None:
@@ -331,10 +370,13 @@ class _Selftest:
         if left:
             await self._store.cancel(left)
             self._notes.append(f"took back tasks {left}, which an earlier selftest had left")
+        # no index finds them on some stores, so readiness does not look for them again and again
+        if not self._brief and (left := await take_back_canaries(self._store, own.date_created - LEFT_AFTER)):
+            self._notes.append(f"took back tasks {left}, which an earlier takeover check had left")
 
 
 class SelftestLoop:
-    """Runs a short selftest every minute, and lets readiness say how the last one went."""
+    """Runs a short selftest every few minutes, and lets readiness say how the last one went."""
 
     def __init__(self, store: Store, lifecycle: Lifecycle) -> None:
         self._store = store
@@ -343,10 +385,14 @@ class SelftestLoop:
 
     async def run(self, stop: anyio.Event) -> None:
         """Try until told to stop; sooner again while it fails."""
+        backoff = Backoff(AGAIN_SECONDS, LONGEST_AGAIN)
         wait = 0.0
         while await pause(stop, wait):
             await self.once()
-            wait = EVERY_SECONDS if self.last is not None and self.last.ok else AGAIN_SECONDS
+            wait = backoff.next()
+            if self.last is not None and self.last.ok:
+                backoff.reset()
+                wait = EVERY_SECONDS
 
     async def once(self) -> None:
         """One selftest, and its word for readiness."""

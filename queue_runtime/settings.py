@@ -130,7 +130,7 @@ SETTINGS = (
             defaults={"remote": "worker"}),
     Setting("shadow", "0", values.switch(), "read the queue and report, take and write nothing"),
     Setting("ready_selftest", "0", values.switch(),
-            "try the store with a task of its own each minute; `/readyz` says when that failed"),
+            "try the store with a task of its own every five minutes; `/readyz` says when that failed"),
     Setting("handlers", "", values.HANDLERS, "registries with your handlers", unset=(), worker_only=True),
     Setting("slots", "32", values.whole(1, 10_000), "tasks that run at once", worker_only=True),
     Setting("class_caps", "", values.CLASS_CAPS,

@@ -3,7 +3,7 @@
 import re
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
-from queue_runtime.config_values import Rule
+from queue_runtime.config_values import Rule, is_host
 
 
 def _read_text(text: str) -> str:
@@ -25,7 +25,8 @@ ACCOUNT = Rule("an account name of 1 to 80 printable characters", _read_account)
 
 
 def _read_host(text: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9._-]{1,255}|(?=.*:.*:)[0-9A-Fa-f:.]{2,39}(%\w+)?", text, re.ASCII) is None:
+    fits = re.fullmatch(r"[A-Za-z0-9._-]+|(?=.*:.*:)[0-9A-Fa-f:.]{2,39}(%\w+)?", text, re.ASCII) is not None
+    if not (fits and is_host(text)):
         raise ValueError("must be a host name or an IP address, without a port")
     return text
 
@@ -74,11 +75,12 @@ def _is_redis_place(parts: SplitResult) -> bool:
     if parts.scheme == "unix":
         return bool(parts.path.strip("/"))
     if parts.scheme in {"redis", "rediss"}:
-        return bool(parts.hostname) and parts.port != 0 and re.fullmatch(r"/?\d{0,5}", parts.path, re.ASCII) is not None
+        named = is_host(parts.hostname or "") and parts.port != 0
+        return named and re.fullmatch(r"/?\d{0,5}", parts.path, re.ASCII) is not None
     hosts = parts.netloc.rpartition("@")[2].split(",")
     return (
         parts.scheme in {"redis+sentinel", "rediss+sentinel"}
-        and all(re.fullmatch(r"[\w.-]+(:\d{1,5})?", host, re.ASCII) for host in hosts)
+        and all(re.fullmatch(r"[\w.-]+(:\d{1,5})?", host, re.ASCII) and is_host(host.split(":")[0]) for host in hosts)
         and re.fullmatch(r"/[^/]+(/\d{1,5})?", parts.path) is not None
     )
 
@@ -97,7 +99,7 @@ def _read_remote_url(text: str) -> str:
         if parts.scheme == "unix":
             fits = fits and text.startswith("unix:/") and len(parts.path.encode()) in range(2, 108)
         else:
-            fits = fits and parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+            fits = fits and parts.scheme in {"http", "https"} and is_host(parts.hostname or "") and parts.port != 0
     except ValueError:
         fits = False
     if not fits:

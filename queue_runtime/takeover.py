@@ -1,26 +1,36 @@
-"""Who works on a queue that Phorge's own taskmasters share, by the owners in its rows; and the steps of taking over."""
+"""Who works on a queue that Phorge's own taskmasters share, by the owners in its rows; and whether taking over is done."""
 
 import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
 from queue_runtime.findings import Finding, fault, note, ok
-from queue_runtime.selftest import CANARY
+from queue_runtime.selftest import CANARY, MARK, pause_words, stops
 from queue_runtime.store import Store
-from queue_runtime.task import MAX_LIST, PARKED_OWNERS, ArchivedTask, Result, State, TaskFilter, is_sentinel, is_worker
+from queue_runtime.task import (
+    MAX_LIST,
+    PARKED_OWNERS,
+    ArchivedTask,
+    Backlog,
+    Pause,
+    Result,
+    State,
+    Task,
+    TaskFilter,
+    is_sentinel,
+    is_worker,
+)
 
-TEST_CLASS = "PhabricatorTestWorker"
-"""Every Phorge has it, and so has this runtime, as a handler of its own."""
-
-CANARY_PRIORITY = 1000
+MOST = 200_000
+"""So many rows of each kind are looked at. A quarter of an hour has so many where 200 tasks end a second."""
 
 NAMED = 3
-"""So many owners are named in one line."""
+"""So many names stand in one line."""
 
 _NATIVE = re.compile(r"\d+:\d+:(.*):\d+")
 
@@ -36,22 +46,27 @@ class Who(StrEnum):
 
 
 def who(owner: str | None, allowed: Collection[str] = ()) -> Who:
-    """Whose this owner is. `allowed`: patterns of owners that may go on."""
+    """Whose this owner is. `allowed`: patterns of owners that may go on; a native taskmaster only by its whole name."""
     if owner is None or is_sentinel(owner) or owner in PARKED_OWNERS:
         return Who.NOBODY
     if is_worker(owner):
         return Who.OURS
-    if any(fnmatchcase(owner, pattern) for pattern in allowed):
+    if owner in allowed:
         return Who.ALLOWED
-    return Who.NATIVE if _NATIVE.fullmatch(owner) else Who.CALLERS
+    if _NATIVE.fullmatch(owner):
+        return Who.NATIVE
+    return Who.ALLOWED if any(fnmatchcase(owner, pattern) for pattern in allowed) else Who.CALLERS
+
+
+# ---- what the rows say
 
 
 class Activity(Struct, frozen=True):
     """What the rows say of a time until now."""
 
     seconds: int
-    ready: int
-    """rows that wait for somebody; at most as many as were looked at are counted"""
+    covered: bool
+    """all rows were looked at; else there were more than could be"""
     held: Counter[Who]
     """rows that somebody holds. The owner of a failed native attempt stays until its wait is over"""
     ended: Counter[Who]
@@ -59,46 +74,157 @@ class Activity(Struct, frozen=True):
     """how the rows ended that workers of queue-runtime ended"""
     ran: Counter[str]
     """their classes"""
+    native_classes: frozenset[str]
+    """classes that native taskmasters hold or ended"""
     native_hosts: frozenset[str]
     callers: tuple[str, ...]
     """owners of others that are not allowed"""
 
+    @property
+    def minutes(self) -> int:
+        return max(self.seconds // 60, 1)
 
-async def look(store: Store, seconds: int, *, allowed: Collection[str] = (), rows: int = MAX_LIST) -> Activity:
-    """What the rows say. Of those that ended, the `rows` with the highest ids are looked at."""
-    ready = await store.list_active(rows, where=TaskFilter(states=frozenset({State.READY})))
-    held = await store.list_active(rows, where=TaskFilter(states=frozenset({State.LEASED})))
-    since = time.time() - seconds
-    archived = await store.list_archived(rows)
-    ended = [row for row in archived if row.archived_epoch >= since and not _is_trial(row)]
-    owners = {owner for owner in [*(row.lease_owner for row in held), *(row.lease_owner for row in ended)] if owner}
-    native = {owner for owner in owners if who(owner, allowed) is Who.NATIVE}
+
+async def look(store: Store, seconds: int, *, allowed: Collection[str] = (), rows: int = MOST) -> Activity:
+    """What the rows say: who holds some now, and who ended some in this time, by when they ended. `rows`: of each at
+    most so many."""
+    held, all_held = await _held(store, rows)
+    archived, all_ended = await _ended(store, int(time.time()) - seconds, rows)
+    # a trial of our own does not show that anybody is at work; one that somebody else took does
+    ended = [row for row in archived if not (_is_trial(row) and is_worker(row.lease_owner))]
+    seen: list[Task | ArchivedTask] = [*held, *ended]
+    native = [row for row in seen if who(row.lease_owner, allowed) is Who.NATIVE]
     ours = [row for row in ended if is_worker(row.lease_owner)]
+    hosts = map(_NATIVE.fullmatch, {row.lease_owner or "" for row in native})
     return Activity(
         seconds=seconds,
-        ready=len(ready),
+        covered=all_held and all_ended,
         held=Counter(who(row.lease_owner, allowed) for row in held),
         ended=Counter(who(row.lease_owner, allowed) for row in ended),
         results=Counter(row.result for row in ours),
         ran=Counter(row.task_class for row in ours),
-        native_hosts=frozenset(found[1] for found in map(_NATIVE.fullmatch, native) if found),
-        callers=tuple(sorted(owner for owner in owners if who(owner, allowed) is Who.CALLERS)),
+        native_classes=frozenset(row.task_class for row in native),
+        native_hosts=frozenset(found[1] for found in hosts if found),
+        callers=tuple(sorted({row.lease_owner or "" for row in seen if who(row.lease_owner, allowed) is Who.CALLERS})),
     )
 
 
+async def _held(store: Store, most: int) -> tuple[list[Task], bool]:
+    """Rows that somebody holds, and whether these are all."""
+    rows: list[Task] = []
+    after = None
+    while len(rows) < most:
+        size = min(MAX_LIST, most - len(rows))
+        page = await store.list_active(size, after=after, where=TaskFilter(states=frozenset({State.LEASED})))
+        rows += page
+        if len(page) < size:
+            return rows, True
+        after = (page[-1].priority, page[-1].id)
+    return rows, False
+
+
+async def _ended(store: Store, since: int, most: int) -> tuple[list[ArchivedTask], bool]:
+    """Rows that ended then or later, whatever their ids, and whether these are all."""
+    rows: list[ArchivedTask] = []
+    before = None
+    while len(rows) < most:
+        size = min(MAX_LIST, most - len(rows))
+        page = await store.list_archived(size, before=before, where=TaskFilter(ended_since=since))
+        rows += page
+        if len(page) < size:
+            return rows, True
+        before = page[-1].id
+    return rows, False
+
+
 def _is_trial(row: ArchivedTask) -> bool:
-    """Whether it was a task of the selftest or a canary, which do not show that anybody is at work."""
-    return row.task_class == CANARY or (row.task_class == TEST_CLASS and row.priority == CANARY_PRIORITY)
+    """Whether it was a task of the selftest or a canary."""
+    return row.task_class == CANARY or row.container_phid == MARK
 
 
-def describe(activity: Activity, here: Collection[str]) -> Iterator[Finding]:
+# ---- who would run what waits
+
+
+class Worker(Struct, frozen=True):
+    """What answers at an address where a worker is expected."""
+
+    address: str
+    ours: bool = False
+    """a process of this runtime is there"""
+    supported: tuple[str, ...] | None = None
+    """classes that it leases, or patterns of them; None: there is no worker"""
+    queues: tuple[str, ...] | None = None
+    """the queues that it leases from; None: all"""
+    trouble: str | None = None
+    """why no task can be left to it now"""
+
+    def takes(self, task_class: str) -> bool:
+        """Whether it leases this class."""
+        return any(fnmatchcase(task_class, one) for one in self.supported or ())
+
+    def takes_from(self, queue: str) -> bool:
+        """Whether it leases from this queue."""
+        return self.queues is None or queue in self.queues
+
+
+class Waiting(Struct, frozen=True):
+    """What waits for somebody now, and what nobody may lease."""
+
+    groups: Sequence[Backlog]
+    pauses: Sequence[Pause]
+
+    @property
+    def classes(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for group in self.groups:
+            found[group.task_class] += group.waiting
+        return found
+
+
+async def look_at_waiting(store: Store) -> Waiting:
+    """The tasks that could be leased now, and the pauses."""
+    return Waiting(await store.backlog(), await store.paused())
+
+
+def unserved(waiting: Waiting, workers: Sequence[Worker]) -> Iterator[str]:
+    """Why tasks that wait have nobody to run them, one sentence a reason."""
+    paused: Counter[Pause] = Counter()
+    nobody: Counter[str] = Counter()
+    for group in waiting.groups:
+        pause = next((one for one in waiting.pauses if stops(one, group.task_class, group.queue)), None)
+        if pause is not None:
+            paused[pause] += group.waiting
+        elif not any(one.takes(group.task_class) and one.takes_from(group.queue) for one in workers):
+            nobody[group.task_class] += group.waiting
+    for pause, count in paused.items():
+        yield f"{count} tasks wait while {pause_words(pause)}"
+    if nobody:
+        yield (
+            f"{nobody.total()} tasks wait that no worker at {', '.join(one.address for one in workers)} leases:"
+            f" {some(f'{count} of {name}' for name, count in nobody.most_common())}. See to CONDUIT_URL,"
+            " CONDUIT_CLASSES, TASK_CLASSES and QUEUES; name workers at other addresses by --worker"
+        )
+
+
+def some(names: Iterator[str] | Sequence[str]) -> str:
+    """The first of these names, in one line."""
+    every = list(names)
+    return ", ".join(every[:NAMED]) + (f" and {len(every) - NAMED} more" if len(every) > NAMED else "")
+
+
+# ---- findings
+
+
+def describe(activity: Activity, waiting: Waiting, here: Collection[str]) -> Iterator[Finding]:
     """Who leased, executed and archived. `here`: the classes that have a handler in this runtime."""
-    minutes = max(activity.seconds // 60, 1)
-    yield note("waiting", f"{activity.ready}{' or more' if activity.ready >= MAX_LIST else ''} tasks wait for somebody")
+    classes = waiting.classes
+    named = f": {some(f'{count} of {name}' for name, count in classes.most_common())}" if classes else ""
+    yield note("waiting", f"{classes.total()} tasks wait for somebody{named}")
+    yield from (note("paused", pause_words(pause)) for pause in waiting.pauses)
     for one in Who:
         held, ended = activity.held[one], activity.ended[one]
         if held or ended:
-            yield note(one.value, f"hold {held} tasks, and ended {ended} in the last {minutes} minutes")
+            yield note(one.value, f"hold {held} tasks, and ended {ended} in the last {activity.minutes} minutes")
     if activity.ran:
         own = sum(count for task_class, count in activity.ran.items() if task_class in here)
         results = ", ".join(f"{count} {result.name.lower()}" for result, count in sorted(activity.results.items()))
@@ -109,137 +235,48 @@ def describe(activity: Activity, here: Collection[str]) -> Iterator[Finding]:
         )
 
 
-def acting(activity: Activity) -> Iterator[Finding]:
-    """One fault for each kind of foreign lease owner that acts, or did so in this time."""
-    minutes = max(activity.seconds // 60, 1)
+def acting(activity: Activity) -> Iterator[str]:
+    """One sentence for each kind of foreign lease owner that acts, or did so in this time."""
     if activity.native_hosts:
         hosts = ", ".join(sorted(activity.native_hosts))
-        yield fault(
-            "takeover", f"not done: native taskmasters of {hosts} still act, or did so in these {minutes} minutes"
-        )
+        yield f"native taskmasters of {hosts} still act, or did so in these {activity.minutes} minutes"
     if activity.callers:
-        names = ", ".join(activity.callers[:NAMED]) + (" and more" if len(activity.callers) > NAMED else "")
-        yield fault(
-            "takeover",
-            f"not done: owners that are not of this runtime act, or did so in these {minutes} minutes: {names}. Where"
-            " these are your own programs, which lease over HTTP, name them by --allow",
+        yield (
+            f"owners that are not of this runtime act, or did so in these {activity.minutes} minutes:"
+            f" {some(activity.callers)}. Where these are your own programs, which lease over HTTP, name them by --allow"
+        )
+    if not activity.covered:
+        yield (
+            f"more than {MOST} tasks are held, or ended in {activity.minutes} minutes, so not all were looked at: give"
+            " fewer --minutes"
         )
 
 
-def verdict(activity: Activity) -> Iterator[Finding]:
-    """Whether it is done."""
-    minutes = max(activity.seconds // 60, 1)
-    foreign = list(acting(activity))
-    yield from foreign
-    if foreign:
-        return
+def verdict(activity: Activity, waiting: Waiting, workers: Sequence[Worker]) -> Iterator[Finding]:
+    """Whether it is done; else everything that is missing."""
+    missing = [
+        *acting(activity),
+        *(one.trouble for one in workers if one.trouble is not None),
+        *unserved(waiting, workers),
+    ]
     if not activity.ended[Who.OURS]:
-        yield fault("takeover", f"not done: no task was ended by a worker of queue-runtime in {minutes} minutes")
-    else:
-        yield ok("takeover", f"done: in {minutes} minutes no native taskmaster has acted, and tasks were ended here")
+        missing.append(f"no task was ended by a worker of queue-runtime in {activity.minutes} minutes")
+    yield from (fault("takeover", f"not done: {reason}") for reason in missing)
+    if not missing:
+        yield ok(
+            "takeover",
+            f"done: in {activity.minutes} minutes no native taskmaster has acted, tasks were ended here, and what waits"
+            f" has a worker at {', '.join(one.address for one in workers)}",
+        )
 
 
-class Step(IntEnum):
-    """The order of taking over. Each is there because the ones after it need it."""
-
-    SHADOW = 0
-    STORE = 1
-    CONDUIT = 2
-    ENQUEUE = 3
-    TASKMASTERS = 4
-    CLOSED = 5
-
-
-class Stage(Struct, frozen=True):
-    """A step as the plan has it. `{phorge}` stands for Phorge's folder."""
-
-    step: Step
-    title: str
-    commands: str
-
-
-STAGES: Sequence[Stage] = (
-    Stage(
-        Step.SHADOW,
-        "Look on, as long as you like. Nothing is written, and nothing is taken from anybody.",
-        """\
-QUEUE_RUNTIME_SHADOW=1 queue-runtime serve     (its log says what it would take, and who works now)
-""",
-    ),
-    Stage(
-        Step.STORE,
-        "The store is in order. Nothing changes yet.",
-        """\
-queue-runtime init
-queue-runtime doctor --store
-queue-runtime selftest                         (three tasks that nobody else takes; they end in the archive)
-""",
-    ),
-    Stage(
-        Step.CONDUIT,
-        "Phorge runs its classes for this runtime. Native taskmasters go on meanwhile.",
-        """\
-queue-runtime phorge install {phorge}          (not for the fork, which has the method)
-{phorge}/bin/config set queue-runtime.token TOKEN
-systemctl reload 'php*-fpm'
-queue-runtime doctor --conduit --phorge {phorge}
-queue-runtime serve                            (without SHADOW; with CONDUIT_URL, CONDUIT_TOKEN, and CONDUIT_HOST)
-queue-runtime takeover check                   (a canary task goes the whole way, through PHP to the archive)
-""",
-    ),
-    Stage(
-        Step.ENQUEUE,
-        "The fork only: new tasks come over HTTP.",
-        """\
-{phorge}/bin/config set gorge.taskqueue.uri http://THIS-HOST:8090
-""",
-    ),
-    Stage(
-        Step.TASKMASTERS,
-        "Native taskmasters off, on every host that runs phd. The other daemons go on: the trigger daemon is not"
-        " replaced.",
-        """\
-{phorge}/bin/config get phd.taskmasters        (write the number down)
-{phorge}/bin/config set phd.taskmasters 0
-{phorge}/bin/phd stop
-{phorge}/bin/phd start --keep-leases           (without it all leases, delays and waits of the queue end at once)
-""",
-    ),
-    Stage(
-        Step.CLOSED,
-        "The loop is closed: a quarter of an hour later nobody else has acted.",
-        """\
-queue-runtime takeover status
-""",
-    ),
-)
-
-BACK = """\
-{phorge}/bin/config delete gorge.taskqueue.uri (the fork only)
-stop `queue-runtime serve` by SIGTERM: it gives back what it holds
-{phorge}/bin/config set phd.taskmasters NUMBER
-{phorge}/bin/phd stop
-{phorge}/bin/phd start --keep-leases
-queue-runtime phorge remove {phorge}           (last: what Phorge still runs for it ends first)
-"""
-
-
-def plan(phorge: str) -> str:
-    """All steps with their commands, and the way back."""
-    parts = ["The store stays where it is, Phorge's own tables, so each step can be taken back.\n"]
-    parts += [f"{stage.step}. {stage.title}\n{_indented(stage.commands, phorge)}" for stage in STAGES]
-    parts.append(f"The way back, from any step:\n{_indented(BACK, phorge)}")
-    return "\n".join(parts)
-
-
-def commands_of(step: Step, phorge: str) -> str:
-    """The commands of one step, and those that take it back."""
-    stage = STAGES[step]
-    return (
-        f"next is step {step}: {stage.title}\n{_indented(stage.commands, phorge)}"
-        f"the way back:\n{_indented(BACK, phorge)}"
-    )
-
-
-def _indented(commands: str, phorge: str) -> str:
-    return "".join(f"     {line}\n" for line in commands.format(phorge=phorge).splitlines())
+def reasons_to_wait(activity: Activity, waiting: Waiting, worker: Worker) -> Iterator[str]:
+    """Why native taskmasters must stay on yet: who would run their tasks?"""
+    if worker.trouble is not None:
+        yield worker.trouble
+    if lost := sorted(one for one in activity.native_classes if not worker.takes(one)):
+        yield (
+            f"the worker at {worker.address} does not lease {some(lost)}, which native taskmasters run now: see to"
+            " CONDUIT_URL, CONDUIT_CLASSES and TASK_CLASSES"
+        )
+    yield from unserved(waiting, [worker])

@@ -321,7 +321,10 @@ def state_of(owner: str | None, expires: int | None, now: int, patience: int) ->
 
 
 class TaskFilter(Struct, frozen=True, kw_only=True):
-    """Which rows a list shows; an absent part lets everything through. `results` applies to the archive alone."""
+    """Which rows a list shows; an absent part lets everything through.
+
+    `results` and `ended_since` (Unix seconds by the store's clock: ended then or later) apply to the archive alone.
+    """
 
     classes: frozenset[str] | None = None
     queues: frozenset[str] | None = None
@@ -333,6 +336,7 @@ class TaskFilter(Struct, frozen=True, kw_only=True):
     max_failures: int | None = None
     min_priority: int | None = None
     max_priority: int | None = None
+    ended_since: int | None = None
 
 
 class QueueStats(Struct, frozen=True, kw_only=True):

@@ -167,7 +167,9 @@ async def list_archived(session: Session, limit: int, before: int | None, where:
         wanted.append(session.fill("where_before", id=_clamp(before)))
     if where.results is not None:
         wanted.append(session.fill("where_results", results=sorted(where.results)))
-    index = "PRIMARY"
+    if where.ended_since is not None:
+        wanted.append(session.fill("where_ended_since", since=_clamp(where.ended_since)))
+    index = "PRIMARY" if where.ended_since is None else "key_modified"
     if where.object_phid is not None or where.container_phid is not None:
         index = "key_container" if where.object_phid is None else "key_object"
     rows = await session.read(

@@ -79,7 +79,12 @@ async def list_active(
         rows = await _list_timed(calls, options, after, where, limit + offset)
         return rows[offset:]
     packed = _pack_filter(where)
-    plain = where == TaskFilter(min_priority=where.min_priority, max_priority=where.max_priority, results=where.results)
+    plain = where == TaskFilter(
+        min_priority=where.min_priority,
+        max_priority=where.max_priority,
+        results=where.results,
+        ended_since=where.ended_since,
+    )
     skip = min(offset, U32) if plain else 0
     wanted = limit if plain else limit + offset
     priority, after_id = ("", "") if after is None else _place(after)
@@ -175,6 +180,7 @@ def _pack_filter(where: TaskFilter) -> bytes:
             _bound(where.max_failures),
             _bound(where.min_priority),
             _bound(where.max_priority),
+            _bound(where.ended_since),
         )
     )
 

@@ -67,6 +67,7 @@ def list_archived(session: Session, limit: int, before: int | None, where: TaskF
         "before": _LAST if before is None else _clamp(before),
         "limit": max(0, min(limit, MAX_LIST)),
         "results": None if where.results is None else to_json(sorted(where.results)),
+        "ended_since": _bound(where.ended_since),
     }
     return [archived_task(row) for row in session.rows("list_archived", values)]
 

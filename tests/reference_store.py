@@ -486,6 +486,8 @@ class ReferenceStore:
         rows = [row for row in rows if self._fits(row, where) and (before is None or row.id < before)]
         if where.results is not None:
             rows = [row for row in rows if row.result in where.results]
+        if where.ended_since is not None:
+            rows = [row for row in rows if row.archived_epoch >= where.ended_since]
         return rows[: min(limit, MAX_LIST)]
 
     def _fits(self, row: Task | ArchivedTask, where: TaskFilter) -> bool:

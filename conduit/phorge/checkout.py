@@ -7,11 +7,13 @@ therefore checked by PHP under a name that Phorge does not look at, and appear w
 import json
 import os
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
+
+from conduit.phorge.errors import RefusedError
+from conduit.phorge.php import lint
+from conduit.phorge.sources import Code, Declared, find_code, php_files
 
 EXTENSION = "queue-runtime.php"
 STUBS = "queue-runtime-stubs.php"
@@ -20,14 +22,9 @@ MARKS = {EXTENSION: b"class QueueRuntimeExecuteConduitAPIMethod", STUBS: b"`queu
 """By what a file of ours is known, whichever version of this product wrote it."""
 
 TOKEN_KEY = "queue-runtime.token"
-LINT_SECONDS = 60.0
-
 _METHOD = re.compile(rb"""['"]worker\.execute['"]""")
 _IS_METHOD = re.compile(rb"\bextends\s+\\?\w*ConduitAPIMethod\b")
-
-
-class RefusedError(Exception):
-    """Nothing was changed, for this reason."""
+_CLASS = re.compile(rb"\bclass (\w+)\s+extends\b")
 
 
 class State(StrEnum):
@@ -42,6 +39,11 @@ class State(StrEnum):
 def shipped() -> bytes:
     """The extension that comes with this version."""
     return Path(__file__).with_name(EXTENSION).read_bytes()
+
+
+def classes_of(text: bytes) -> list[str]:
+    """The classes that a file of ours declares."""
+    return [name.decode() for name in _CLASS.findall(text)]
 
 
 class Checkout:
@@ -76,17 +78,26 @@ class Checkout:
             if _METHOD.search(text) and _IS_METHOD.search(text) and path != self.extensions / EXTENSION
         ]
 
-    def declared(self, classes: list[str]) -> list[str]:
-        """Those of the classes that a file declares already, stubs of ours aside. PHP ignores the case of names."""
-        names = b"|".join(re.escape(name.encode()) for name in classes)
-        pattern = re.compile(rb"\b(?:class|interface|trait|enum)\s+(" + names + rb")\b", re.IGNORECASE)
-        found = {
-            match.decode().lower()
-            for path, text in self._sources()
-            if path != self.extensions / STUBS
-            for match in pattern.findall(text)
-        }
-        return [name for name in classes if name.lower() in found]
+    def declared(self, name: str, classes: list[str]) -> list[str]:
+        """Those of the classes that another file than the one of ours with this name declares.
+
+        A second class of one name is a fatal error, on every page of the site. PHP ignores the case of names.
+        """
+        declared = Declared(classes)
+        found: set[str] = set()
+        for path, text in self._sources():
+            if path != self.extensions / name:
+                found |= declared.names(text)
+        return [one for one in classes if one.lower() in found]
+
+    def stubs(self) -> list[str]:
+        """The classes that stubs of ours stand in for now."""
+        path = self.extensions / STUBS
+        return classes_of(path.read_bytes()) if path.exists() else []
+
+    def unknown_code(self) -> list[str]:
+        """Why Phorge may load code that is not looked at here."""
+        return self._code().unknown
 
     @property
     def config_file(self) -> Path:
@@ -108,7 +119,7 @@ class Checkout:
         config = self.config()
         return None if config is None else bool(config.get(TOKEN_KEY))
 
-    def write(self, name: str, text: bytes) -> str:
+    def write(self, name: str, text: bytes, check: Callable[[Path], str] = lint) -> str:
         """Put a file of ours there, and say how it was checked. Raises RefusedError where that would do harm."""
         path = self.extensions / name
         if self.state(name, text) is State.FOREIGN:
@@ -118,7 +129,7 @@ class Checkout:
         try:
             new.write_bytes(text)
             new.chmod(0o644)  # the web server's account reads it
-            checked = lint(new)
+            checked = check(new)
             new.replace(path)
         except OSError as error:
             raise RefusedError(f"{path} cannot be written: {error.strerror}") from error
@@ -141,28 +152,8 @@ class Checkout:
         return True
 
     def _sources(self) -> Iterator[tuple[Path, bytes]]:
-        for path in sorted((self.root / "src").rglob("*.php")):
-            if path.is_file():
-                yield path, path.read_bytes()
+        for folder in self._code().folders:
+            yield from php_files(folder)
 
-
-def lint(path: Path) -> str:
-    """Have PHP check the syntax. Raises RefusedError with its own words where it finds fault."""
-    php = shutil.which("php")
-    if php is None:
-        return "not checked by PHP, which is not installed on this machine"
-    try:
-        done = subprocess.run(
-            [php, "-n", "-l", str(path)],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LINT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RefusedError(f"{php} -l did not run: {error}") from error
-    if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())
-        raise RefusedError(f"PHP does not accept the file, nothing was changed: {said}")
-    return "its syntax was checked by PHP"
+    def _code(self) -> Code:
+        return find_code(self.root, self.config())

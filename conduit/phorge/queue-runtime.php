@@ -582,7 +582,17 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
    * Text that JSON can hold, and not too much of it.
    */
   private function newReason($text) {
-    return phutil_utf8ize(substr($text, 0, self::MAX_REASON));
+    // Cut twice: making UTF-8 of what is none takes its time, and three bytes
+    // for each. The few bytes more keep the character at the end whole.
+    $text = phutil_utf8ize(substr($text, 0, self::MAX_REASON + 3));
+    if (strlen($text) <= self::MAX_REASON) {
+      return $text;
+    }
+    $end = self::MAX_REASON;
+    while ((ord($text[$end]) & 0xC0) === 0x80) {
+      $end--; // in the middle of a character
+    }
+    return substr($text, 0, $end);
   }
 
 }

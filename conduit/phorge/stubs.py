@@ -3,6 +3,9 @@
 import re
 from collections.abc import Sequence
 
+from conduit.phorge.checkout import classes_of, shipped
+from conduit.phorge.php_names import BUILT_IN, RESERVED
+
 YIELD_SECONDS = 60
 
 _HEAD = """<?php
@@ -17,7 +20,9 @@ _HEAD = """<?php
 """
 
 _CLASS = """
-if (!class_exists('{name}', false)) {{
+if (!class_exists('{name}', false) &&
+    !interface_exists('{name}', false) &&
+    !trait_exists('{name}', false)) {{
   final class {name} extends PhabricatorWorker {{
     protected function doWork() {{
       throw new PhabricatorWorkerYieldException({seconds});
@@ -29,7 +34,12 @@ if (!class_exists('{name}', false)) {{
 
 def is_class_name(text: str) -> bool:
     """Whether PHP takes it as a class name, and the queue as a task class."""
-    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", text, re.ASCII) is not None
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", text, re.ASCII) is not None and text.lower() not in RESERVED
+
+
+def is_taken(name: str) -> bool:
+    """Whether PHP or the extension has something of this name, on whichever machine."""
+    return name.lower() in BUILT_IN | {one.lower() for one in classes_of(shipped())}
 
 
 def stub_file(classes: Sequence[str]) -> bytes:

@@ -97,6 +97,8 @@ class HealthFace:
                 "milliseconds": {one.name: round(one.milliseconds, 1) for one in last.steps},
                 "reason": None if last.ok else last.sentence,
             }
+        if (conduit := self._metrics.conduit) is not None:
+            details["conduit"] = {"open": conduit.open, "held": dict(conduit.held), "setbacks": dict(conduit.setbacks)}
         if isinstance(self._store, Dispatching):
             details["dispatch"] = asdict(self._store.dispatch)
         if self._worker is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from queue_runtime.cli.environment import quiet_logs
+from queue_runtime.cli.environment import quiet_logs, refuse_in_shadow
 from queue_runtime.cli.findings import show
 from queue_runtime.cli.http import ask
 from queue_runtime.config import Config, Reading, read_environment
@@ -48,7 +48,10 @@ def doctor(store: bool, repair: bool, conduit: bool, folder: Path | None, pools:
     """
     if repair and not store:
         raise click.UsageError("--repair needs --store")
-    show(_findings(_Wanted(store=store, repair=repair, conduit=conduit, folder=folder, pools=pools)))
+    reading = read_environment(os.environ)
+    if repair and reading.config is not None:
+        refuse_in_shadow(reading.config, "--repair writes to the store")
+    show(_findings(reading, _Wanted(store=store, repair=repair, conduit=conduit, folder=folder, pools=pools)))
 
 
 class _Wanted(Struct, frozen=True):
@@ -61,8 +64,7 @@ class _Wanted(Struct, frozen=True):
     pools: Sequence[Path]
 
 
-def _findings(wanted: _Wanted) -> Iterator[Finding]:
-    reading = read_environment(os.environ)
+def _findings(reading: Reading, wanted: _Wanted) -> Iterator[Finding]:
     yield from _settings(reading)
     if hidden := hidden_neighbours():
         yield from (fault("packages", problem) for problem in hidden)

@@ -2,7 +2,7 @@
 
 import click
 
-from queue_runtime.cli.environment import fail, quiet_logs, reading_or_exit, stop
+from queue_runtime.cli.environment import fail, quiet_logs, reading_or_exit, refuse_in_shadow, stop
 from queue_runtime.cli.findings import show
 
 
@@ -14,6 +14,7 @@ def init() -> None:
     nothing in Phorge's own databases is touched. redis, remote: nothing to make, the server is looked at.
     """
     _, config = reading_or_exit()
+    refuse_in_shadow(config, "init makes what the store needs")
 
     from queue_runtime.errors import ConfigError, StoreUnavailable, StoreUnusable
     from queue_runtime.neighbours import hidden_neighbours

@@ -18,9 +18,8 @@ def selftest(as_json: bool) -> None:
     It may be run at any time beside a working queue. What stays: three ids are used up, and the three ended tasks are
     in the archive until their retention is over. Exit code 0: all as it should be. 1: not so, and the step is named.
     """
-    import anyio
-
     from queue_runtime import compose
+    from queue_runtime.cli.stopping import run_until_told
     from queue_runtime.current import Current
     from queue_runtime.errors import ConfigError, StoreUnavailable, StoreUnusable
     from queue_runtime.selftest import run_selftest
@@ -35,7 +34,7 @@ def selftest(as_json: bool) -> None:
 
     try:
         compose.check_extras(config)
-        report = anyio.run(run)
+        report = run_until_told(run)
     except ConfigError as error:
         fail("; ".join(error.problems))
     except (StoreUnavailable, StoreUnusable) as error:

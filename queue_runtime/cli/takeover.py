@@ -1,6 +1,5 @@
 """`queue-runtime takeover`: from Phorge's own taskmasters to this runtime in checked steps, and back."""
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -8,14 +7,12 @@ import click
 
 from queue_runtime.cli.environment import fail, quiet_logs, reading_or_exit, refuse_in_shadow
 from queue_runtime.cli.findings import show
-from queue_runtime.cli.http import ask
 
 if TYPE_CHECKING:
-    from queue_runtime.canary import Canary
     from queue_runtime.config import Config
     from queue_runtime.findings import Finding
     from queue_runtime.store import Store
-    from queue_runtime.takeover import Activity
+    from queue_runtime.takeover import Activity, Waiting, Worker
 
 Answer = TypeVar("Answer")
 
@@ -24,7 +21,11 @@ MINUTES = click.option(
 )
 PHORGE = click.option("--phorge", default="/srv/phorge", show_default=True, metavar="DIR", help="Phorge's folder.")
 ALLOW = click.option(
-    "--allow", "allowed", multiple=True, metavar="OWNER", help="Owners (or *patterns) of your own that may go on."
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="OWNER",
+    help="Owners (or *patterns) of your own that may go on. No pattern stands for a native taskmaster.",
 )
 
 
@@ -37,24 +38,37 @@ def takeover() -> None:
 @PHORGE
 def plan(phorge: str) -> None:
     """Print the commands of each step, and those of the way back. Changes nothing."""
-    from queue_runtime import takeover as steps
+    from queue_runtime import takeover_plan
 
-    click.echo(steps.plan(phorge), nl=False)
+    click.echo(takeover_plan.plan(phorge), nl=False)
 
 
 @takeover.command()
 @MINUTES
 @ALLOW
-def status(minutes: int, allowed: tuple[str, ...]) -> None:
-    """Print who enqueued, leased, executed and archived lately. Reads only.
+@click.option(
+    "--worker",
+    "addresses",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Where a worker answers (host:port, unix:/path or a URL); may be given more than once. Default: LISTEN.",
+)
+def status(minutes: int, allowed: tuple[str, ...], addresses: tuple[str, ...]) -> None:
+    """Print who enqueued, leased, executed and archived lately, and whether that is all there is to do. Reads only.
 
-    Exit code 0: tasks were ended by workers of this runtime, and nobody else has acted. 1: not so.
+    Exit code 0: tasks were ended by workers of this runtime, nobody else has acted, every worker is ready, and each task
+    that waits has one that leases it. 1: not so.
     """
-    from queue_runtime.takeover import describe, look, verdict
+    from queue_runtime.cli.there import look_there
+    from queue_runtime.takeover import describe, verdict
 
     config = _config()
-    activity = _with_store(config, lambda store: look(store, minutes * 60, allowed=allowed))
-    show([*_enqueued(config), *describe(activity, _here(config)), *verdict(activity)])
+    quiet_logs(config)
+    workers = [look_there(one) for one in addresses] or [look_there(config.listen[0], config.queues)]
+    activity, waiting = _look(config, minutes, allowed)
+    show(_enqueued(config, workers))
+    show(describe(activity, waiting, _here(config)))
+    show(verdict(activity, waiting, workers))
 
 
 @takeover.command()
@@ -69,156 +83,57 @@ def check(task_class: str | None, seconds: float, minutes: int, allowed: tuple[s
     """Walk the steps of the plan: try the store, have a task run the whole way, look who works, and say what is next.
 
     The canary is run by the worker that answers at LISTEN, or by this command where none does. With CONDUIT_URL it is
-    a task that PHP runs. Exit code 0: what was tried works; the last lines say what is next. 1: not so.
+    a task that PHP runs. Exit code 0: the step that the last lines name can be taken. 1: that step is not passed yet.
     """
-    from queue_runtime import compose
+    from queue_runtime.cli import takeover_check as walk
+    from queue_runtime.cli.heard import Heard
+    from queue_runtime.cli.there import look_there
     from queue_runtime.errors import ConfigError, StoreUnavailable, StoreUnusable
-    from queue_runtime.findings import Level, ok
-    from queue_runtime.takeover import Step, look
+    from queue_runtime.findings import Level
+    from queue_runtime.takeover import describe
+    from queue_runtime.takeover_plan import Step
 
     config = _config()
     refuse_in_shadow(config, "a canary is written to the store")
+    heard = Heard(config)
+    here = _here(config)
     try:
-        found = compose.examine(config, repair=False)
-    except (StoreUnavailable, StoreUnusable) as error:
-        fail(f"the store cannot be used: {error}")
-    trouble = [one for one in found if one.level in {Level.WARNING, Level.FAULT}]
-    _show_step(
-        trouble or [ok("store", f"{len(found)} things were looked at: queue-runtime doctor --store")],
-        Step.STORE,
-        phorge,
-    )
-    _show_step([_with_store(config, _selftest)], Step.STORE, phorge)
-    try:
-        canary = _with_store(config, lambda store: _try_canary(config, store, task_class, seconds))
+        found = walk.examine(config)
+        broken = any(one.level is Level.FAULT for one in found)
+        walk.show_step(found, Step.STORE, phorge, stop=broken)
+        found = _with_store(config, walk.selftest)
+        broken = any(one.level is Level.FAULT for one in found)
+        walk.show_step(found, Step.STORE, phorge, stop=broken)
+        worker = look_there(config.listen[0], config.queues)
+        wish = walk.Wish(task_class, seconds)
+        proof = _with_store(config, lambda store: walk.prove(config, store, worker, wish, heard))
     except ConfigError as error:
         fail("; ".join(error.problems))
-    _show_step(canary, Step.CONDUIT, phorge)
-    activity = _with_store(config, lambda store: look(store, minutes * 60, allowed=allowed))
-    _say_the_rest(config, activity, phorge)
+    except (StoreUnavailable, StoreUnusable) as error:
+        fail(f"the store cannot be used: {error}")
+    walk.show_step(proof.found, Step.CONDUIT, phorge, stop=proof.failed)
+    activity, waiting = _look(config, minutes, allowed)
+    show(_enqueued(config, [worker]))
+    show(describe(activity, waiting, here))
+    walk.say_the_rest(activity, waiting, worker, proof, phorge)
 
 
-def _say_the_rest(config: "Config", activity: "Activity", phorge: str) -> None:
-    """Who works on the queue, and the step that is next because of that."""
-    from queue_runtime.findings import note, ok
-    from queue_runtime.takeover import Step, Who, acting, commands_of, describe
-
-    minutes = activity.seconds // 60
-    foreign = [note(one.subject, one.sentence) for one in acting(activity)]
-    show([*_enqueued(config), *describe(activity, _here(config)), *foreign])
-    if not foreign:
-        show([ok("native taskmasters", f"none has acted in the last {minutes} minutes")])
-    if not activity.ended[Who.OURS] and _supported(config) is None:
-        # with the taskmasters off, nobody would work at all
-        show([note("worker", f"none has ended a task in {minutes} minutes, and none answers at {config.listen[0]}")])
-        step = Step.CONDUIT
-    else:
-        step = Step.TASKMASTERS if foreign else Step.CLOSED
-    click.echo(commands_of(step, phorge), nl=False)
-
-
-def _show_step(found: "list[Finding]", step: int, phorge: str) -> None:
-    """Print what a step found; a fault is the end, with the commands that belong to the step."""
-    from queue_runtime.findings import Level
-    from queue_runtime.takeover import Step, commands_of
-
-    if any(one.level is Level.FAULT for one in found):
-        try:
-            show(found)
-        finally:
-            click.echo(commands_of(Step(step), phorge), nl=False)
-    show(found)
-
-
-async def _selftest(store: "Store") -> "Finding":
-    from queue_runtime.findings import fault, ok
-    from queue_runtime.selftest import run_selftest
-
-    report = await run_selftest(store)
-    return ok("selftest", report.sentence) if report.ok else fault("selftest", report.sentence)
-
-
-async def _try_canary(config: "Config", store: "Store", task_class: str | None, seconds: float) -> "list[Finding]":
-    """Ask Phorge, and have a task run: by the worker that runs already, else here."""
-    from queue_runtime import compose
-    from queue_runtime.canary import choose, goes_through, run_here, send
-    from queue_runtime.findings import fault, note, ok
-
-    trial = compose.trial(config)
-    found: list[Finding] = []
-    extension = False
-    if trial.phorge is not None:
-        await trial.phorge.look()
-        terms = trial.phorge.terms
-        if terms is None:
-            return [fault("conduit", f"Phorge at {config.conduit_url} cannot run tasks: {trial.phorge.trouble}")]
-        extension = terms.locks
-        method = "queue-runtime's extension" if extension else "a method of its own, as the fork has"
-        found.append(ok("conduit", f"Phorge at {config.conduit_url} runs tasks by {method}, version {terms.version}"))
-    canary = choose(task_class, seconds, by_phorge=trial.phorge is not None, extension=extension)
-    supported = _supported(config)
-    if supported is None:
-        found.append(note("canary", f"no worker answers at {config.listen[0]}: this command runs the task itself"))
-    elif goes_through(canary, supported):
-        return [*found, await send(store, canary)]
-    else:
-        found.append(note("canary", f"{_not_through(canary)}: this command runs the task itself"))
-    handler = trial.registry.fallback_spec if canary.by_phorge else trial.registry.find(canary.task_class)
-    if handler is None or not handler.accepts(canary.task_class):
-        return [*found, fault("canary", f"nobody here may run {canary.task_class} (TASK_CLASSES, CONDUIT_CLASSES)")]
-    outcome = await run_here(store, canary, handler, lease_seconds=config.lease_seconds, patience=config.patience)
-    return [*found, outcome]
-
-
-def _not_through(canary: "Canary") -> str:
-    why = "has a handler of its own for it" if canary.by_phorge else "does not take it"
-    return f"the worker that runs already would not bring {canary.task_class} to PHP: it {why}"
-
-
-def _supported(config: "Config") -> list[str] | None:
-    """What the worker at LISTEN leases; None: there is none, or it is a shadow."""
-    facts = _ask(config, "/readyz?verbose=1")
-    if facts is None or json.loads(facts).get("details", {}).get("shadow"):
-        return None
-    stats = _ask(config, "/api/worker/stats")
-    return None if stats is None else [str(one) for one in json.loads(stats)["data"]["supported"]]
-
-
-def _enqueued(config: "Config") -> "list[Finding]":
-    """Who enqueued, as far as anybody knows: rows do not say it, and the process at LISTEN counts its own."""
+def _enqueued(config: "Config", workers: "list[Worker]") -> "list[Finding]":
+    """Who enqueued, as far as anybody knows: rows do not say it, and each process counts its own."""
+    from queue_runtime.cli.there import enqueues_there
     from queue_runtime.findings import note
 
-    figures = _ask(config, "/metrics")
-    if figures is None:
-        return [note("enqueued", f"nobody answers at {config.listen[0]}, and the rows do not say who enqueued them")]
-    count = sum(_count(line) for line in figures.splitlines() if _is_enqueue(line))
+    counts = {one.address: enqueues_there(one, config.token) for one in workers}
+    known = {address: count for address, count in counts.items() if count is not None}
+    if not known:
+        return [note("enqueued", f"nobody can say at {', '.join(counts)}, and rows do not say who enqueued them")]
     return [
         note(
             "enqueued",
-            f"{count} requests to enqueue came over HTTP to {config.listen[0]} since it started; what PHP enqueues by"
-            " itself leaves no name in the rows",
+            f"{sum(known.values())} requests to enqueue came over HTTP to {', '.join(known)} since it started; what PHP"
+            " enqueues by itself leaves no name in the rows",
         )
     ]
-
-
-def _is_enqueue(line: str) -> bool:
-    return line.startswith("queue_runtime_http_request_seconds_count{") and "enqueue" in line and 'status="200"' in line
-
-
-def _count(line: str) -> int:
-    return int(float(line.rpartition(" ")[2]))
-
-
-def _ask(config: "Config", path: str) -> str | None:
-    """What the process at the first address of LISTEN says; None where none of ours does."""
-    address = config.listen[0]
-    if address.endswith(":0"):
-        return None
-    try:
-        status, text = ask(address, "GET", path, token=config.token)
-    except OSError:
-        return None
-    return text if status in {200, 503} else None
 
 
 def _here(config: "Config") -> frozenset[str]:
@@ -237,22 +152,33 @@ def _config() -> "Config":
     _, config = reading_or_exit()
     if "mysql" not in {config.store, config.record if config.store == "streams" else ""}:
         fail(f"Phorge's taskmasters work on the store mysql alone, and this one is {config.store}")
-    quiet_logs(config)
     return config
 
 
-def _with_store(config: "Config", ask_store: "Callable[[Store], Awaitable[Answer]]") -> Answer:
-    import anyio
+def _look(config: "Config", minutes: int, allowed: tuple[str, ...]) -> "tuple[Activity, Waiting]":
+    """What the rows say. The store is opened for reading alone, so that nothing is made where nothing was."""
+    from msgspec.structs import replace
 
-    from queue_runtime import compose
-    from queue_runtime.current import Current
     from queue_runtime.errors import StoreUnavailable, StoreUnusable
+    from queue_runtime.takeover import look, look_at_waiting
+
+    async def read(store: "Store") -> "tuple[Activity, Waiting]":
+        return await look(store, minutes * 60, allowed=allowed), await look_at_waiting(store)
+
+    try:
+        return _with_store(replace(config, shadow=True), read)
+    except (StoreUnavailable, StoreUnusable) as error:
+        fail(f"the store cannot be used: {error}")
+
+
+def _with_store(config: "Config", ask_store: "Callable[[Store], Awaitable[Answer]]") -> Answer:
+    """The answer of an opened store. Raises StoreUnavailable or StoreUnusable."""
+    from queue_runtime import compose
+    from queue_runtime.cli.stopping import run_until_told
+    from queue_runtime.current import Current
 
     async def run() -> Answer:
         async with compose.opening(Current(config)) as store:
             return await ask_store(store)
 
-    try:
-        return anyio.run(run)
-    except (StoreUnavailable, StoreUnusable) as error:
-        fail(f"the store cannot be used: {error}")
+    return run_until_told(run)

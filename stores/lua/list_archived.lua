@@ -25,7 +25,9 @@ while budget > 0 do
     if is_task(id, bodies[at]) and ends[at] then
       local row = { body = bodies[at], ended = sound_end(ends[at], bodies[at]) }
       read_ended(row, row.ended)
-      if is_wanted(row, filter) and (not filter.results or filter.results[row.result]) then
+      local ended_so = (not filter.results or filter.results[row.result])
+        and (not filter.ended_since or row.ended_at >= filter.ended_since)
+      if ended_so and is_wanted(row, filter) then
         out[#out + 1] = id
         show_ended(out, row)
       end

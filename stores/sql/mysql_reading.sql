@@ -114,6 +114,10 @@ a.priority <= :bound
 -- name: where_results
 a.result IN (:results)
 
+-- name: where_ended_since
+-- Nothing changes an archived row, so this is when it ended, and it has an index; archivedEpoch has none.
+a.dateModified >= :since
+
 -- ---------------------------------------------------------------------------------------------- counts
 
 -- name: stats

@@ -365,6 +365,7 @@ ORDER BY task.priority, task.id LIMIT :limit OFFSET :offset;
 SELECT {columns} FROM task INDEXED BY archived CROSS JOIN lane ON lane.id = task.lane
 WHERE task.result IS NOT NULL AND task.id < :before AND {wanted}
     AND (:results IS NULL OR task.result IN (SELECT value FROM json_each(:results)))
+    AND (:ended_since IS NULL OR task.archived_epoch >= :ended_since)
 ORDER BY task.id DESC LIMIT :limit;
 
 -- name: history

@@ -1,5 +1,6 @@
 """The settings of delegation and of the gateway, and how they go with the rest of a process."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from queue_runtime.config import Reading, load_config, read_environment
 from queue_runtime.current import Current
 from queue_runtime.errors import ConfigError
 from queue_runtime.settings import PREFIX
+from tests.cli.commands import run
 from tests.runtime.harness import open_reference
 
 FALLBACK = """
@@ -46,7 +48,8 @@ def test_an_address_of_phorge_is_taken(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     ["phorge", "ftp://phorge", "http://", "http://a b", "http://u:secret@phorge", "http://phorge/api/", "http://p?x=1",
-     "http://p:0", "http://p:99999"],
+     "http://p:0", "http://p:99999", "http://a..b.example", "http://.", "http://" + "a" * 64 + ".example",
+     "http://" + "a." * 127 + "example"],
 )  # fmt: skip
 def test_what_is_no_address_of_phorge_is_refused_without_being_shown(url: str) -> None:
     (problem,) = read(CONDUIT_URL=url).problems
@@ -74,6 +77,21 @@ def test_settings_without_effect_get_a_warning() -> None:
     (warning,) = read(GATEWAY_RATE="5").warnings
     assert "QUEUE_RUNTIME_GATEWAY is not 1: QUEUE_RUNTIME_GATEWAY_RATE" in warning
     assert read(GATEWAY="1", GATEWAY_URL="http://p", CONDUIT_HOST="h").warnings == ()
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"CONDUIT_URL": "phorge", "CONDUIT_TOKEN": "t"},
+        {"CONDUIT_URL": "phorge", "GATEWAY": "1"},
+        {"GATEWAY": "1", "GATEWAY_URL": "phorge"},
+        {"GATEWAY": "perhaps", "GATEWAY_URL": "http://p", "CONDUIT_HOST": "h"},
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_concluded_from_a_value_that_cannot_be_read(variables: dict[str, str]) -> None:
+    reading = read(**variables)
+    assert (len(reading.problems), reading.warnings) == (1, ())
 
 
 def test_the_old_names_of_worker_and_gateway_are_taken_over() -> None:
@@ -109,6 +127,39 @@ def test_with_phorge_every_class_runs_somewhere() -> None:
     assert runtime.lease_loop.supported == ["OtherWorker"]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"GATEWAY": "1", "GATEWAY_URL": "http://a..b.example"},
+        {"STORE": "remote", "ROLES": "worker", "REMOTE_URL": "http://a..b.example"},
+        {"STORE": "mysql", "MYSQL_HOST": "a..b.example"},
+        {"STORE": "redis", "REDIS_URL": "redis://a..b.example:6379/0"},
+        {"STORE": "redis", "REDIS_URL": "redis+sentinel://a..b.example:26379/queue"},
+        {"LISTEN": "a..b.example:8090", "ALLOW_ANONYMOUS": "1"},
+    ],
+    ids=lambda names: sorted(names)[-1],
+)
+def test_a_host_that_no_resolver_can_be_asked_for_is_refused_with_the_name_of_its_variable(
+    names: dict[str, str],
+) -> None:
+    hosts = [name for name, text in names.items() if "a..b" in text]
+    assert [problem.split()[0] for problem in read(**names).problems] == [f"{PREFIX}{hosts[0]}"]
+
+
+def test_a_host_may_end_in_a_dot_and_have_long_parts() -> None:
+    for host in ("phorge.", "a" * 63 + ".example", "phorge.example."):
+        assert not read(CONDUIT_URL=f"http://{host}:8080").problems
+
+
+@pytest.mark.parametrize("classes", ["OtherWorker", "PhabricatorTestWorkers,Other"])
+def test_classes_that_exclude_each_other_leave_a_worker_nothing_to_do(classes: str) -> None:
+    names = {"CONDUIT_URL": "http://phorge", "TASK_CLASSES": classes, "CONDUIT_CLASSES": "*IndexWorker,Exact"}
+    with pytest.raises(ConfigError, match=r"TASK_CLASSES names no class .*CONDUIT_CLASSES \(\*IndexWorker, Exact\)"):
+        load_handlers(load_config({PREFIX + name: text for name, text in names.items()}))
+    for some in ("Exact", f"{classes},AIndexWorker", f"{classes},PhabricatorTestWorker"):
+        load_handlers(load_config({PREFIX + name: text for name, text in (names | {"TASK_CLASSES": some}).items()}))
+
+
 def test_a_fallback_of_the_deployment_and_phorge_cannot_both_be(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(FALLBACK)
     names = {"QUEUE_RUNTIME_CONDUIT_URL": "http://phorge", "QUEUE_RUNTIME_HANDLERS": f"{tmp_path}/tasks.py:registry"}
@@ -116,10 +167,92 @@ def test_a_fallback_of_the_deployment_and_phorge_cannot_both_be(tmp_path: Path) 
         load_handlers(load_config(names))
 
 
-def test_authorities_that_are_no_certificates_stop_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"CONDUIT_URL": "https://phorge"},
+        {"CONDUIT_URL": "https://phorge", "SHADOW": "1"},
+        {"GATEWAY": "1", "GATEWAY_URL": "https://phorge"},
+        {"GATEWAY": "1", "GATEWAY_URL": "https://phorge", "ROLES": "api"},
+        {"GATEWAY": "1", "CONDUIT_URL": "https://phorge", "ROLES": "api"},
+        {"GATEWAY": "1", "CONDUIT_URL": "http://phorge", "GATEWAY_URL": "https://phorge"},
+    ],
+    ids=" ".join,
+)
+def test_authorities_that_are_no_certificates_stop_the_start(tmp_path: Path, where: dict[str, str]) -> None:
     file = tmp_path / "ca.pem"
     file.write_text("nothing")
-    reading = read(CONDUIT_URL="https://phorge", CONDUIT_TLS_CA=str(file))
+    reading = read(**where, CONDUIT_TLS_CA=str(file))
     assert reading.config is not None
+    registry = load_handlers(reading.config) if "worker" in reading.config.roles else None
     with pytest.raises(ConfigError, match="CONDUIT_TLS_CA must be a file of certificates"):
-        build(Current(reading.config), lambda: reading, open_reference(), load_handlers(reading.config))
+        build(Current(reading.config), lambda: reading, open_reference(), registry)
+
+
+def test_a_gateway_with_bad_authorities_ends_as_every_wrong_configuration_does(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("nothing")
+    variables = {
+        "SQLITE_PATH": str(tmp_path / "queue.sqlite"),
+        "LISTEN": "127.0.0.1:0",
+        "GATEWAY": "1",
+        "GATEWAY_URL": "https://phorge",
+        "CONDUIT_TLS_CA": str(file),
+    }
+    done = run("serve", folder=tmp_path, variables=variables)
+    assert done.returncode == 2
+    assert "QUEUE_RUNTIME_CONDUIT_TLS_CA must be a file of certificates" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+HERE = socket.gethostname()
+
+
+@pytest.mark.parametrize(
+    ("url", "listen"),
+    [
+        ("http://127.0.0.1:8090", "127.0.0.1:8090"),
+        ("http://127.0.0.1:8090/base", "127.0.0.1:8090"),
+        ("http://localhost:8090", "127.0.0.1:8090"),
+        ("http://LOCALHOST:8090", "127.0.0.1:8090"),
+        ("http://127.0.0.1:8090", "localhost:8090"),
+        ("http://[0:0::1]:8090", "[::1]:8090"),
+        ("http://[::1]:8090", "localhost:8090"),
+        ("http://0.0.0.0:8090", "127.0.0.1:8090"),
+        ("http://127.0.0.2:8090", ":8090"),
+        ("http://localhost:8090", "0.0.0.0:8090"),
+        ("http://[::1]:8090", "[::]:8090"),
+        (f"http://{HERE}:8090", ":8090"),
+        ("http://queue.example:8090", "queue.example:8090"),
+        ("http://10.0.0.1", "unix:/run/queue.sock,10.0.0.1:80"),
+        ("https://10.0.0.1", "10.0.0.1:443"),
+    ],
+)
+def test_this_process_itself_is_no_phorge(url: str, listen: str) -> None:
+    """A call would go round in it until it has no socket left."""
+    for variables in ({"GATEWAY": "1", "GATEWAY_URL": url}, {"GATEWAY": "1", "CONDUIT_URL": url}, {"CONDUIT_URL": url}):
+        (problem,) = read(**variables, LISTEN=listen, ALLOW_ANONYMOUS="1").problems
+        assert problem.startswith(f"QUEUE_RUNTIME_{list(variables)[-1]} leads to this process itself")
+        assert listen.rpartition(",")[2] in problem
+
+
+@pytest.mark.parametrize(
+    ("url", "listen"),
+    [
+        ("http://127.0.0.1:8091", "127.0.0.1:8090"),
+        ("http://127.0.0.1", "127.0.0.1:8090"),
+        ("http://127.0.0.2:8090", "127.0.0.1:8090"),
+        ("http://10.0.0.1:8090", ":8090"),
+        ("http://phorge:8090", ":8090"),
+        ("http://[::1]:8090", "0.0.0.0:8090"),
+        (f"http://{HERE}:8090", "127.0.0.1:8090"),
+        ("http://127.0.0.1:8090", "unix:/run/8090"),
+    ],
+)
+def test_what_may_be_a_phorge_is_taken_for_one(url: str, listen: str) -> None:
+    assert not read(GATEWAY="1", GATEWAY_URL=url, LISTEN=listen, ALLOW_ANONYMOUS="1").problems
+
+
+def test_tasks_may_go_through_the_gateway_of_the_same_process() -> None:
+    own = "http://127.0.0.1:8090"
+    assert not read(GATEWAY="1", GATEWAY_URL="http://phorge", CONDUIT_URL=own, LISTEN="127.0.0.1:8090").problems

@@ -58,6 +58,16 @@ def test_a_shadow_runs_none(tmp_path: Path) -> None:
     assert not (tmp_path / "queue.sqlite").exists()
 
 
+def test_what_it_did_not_try_is_told(variables: dict[str, str], tmp_path: Path) -> None:
+    with Served(tmp_path, **({"SQLITE_PATH": ""} | variables)) as served, served.client() as client:
+        client.post("/api/queue/pause", json={"queue": "default"})
+        done = run("selftest", folder=tmp_path, variables=variables)
+        client.post("/api/queue/resume", json={"queue": "default"})
+        served.tell_and_wait()
+    assert done.returncode == 0, done.stdout
+    assert "leasing is paused for the queue default, so lease, renew and settle were not tried" in done.stdout
+
+
 def test_readiness_tells_how_the_last_one_went(tmp_path: Path) -> None:
     with Served(tmp_path, READY_SELFTEST=1) as served, served.client() as client:
 

@@ -5,9 +5,12 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.backends import Servers
 from tests.cli.commands import run
 from tests.faults.process import Served, check_clean_log, enqueue, wait_for
+from tests.phorge_tables import PhorgeTables
 
 KEPT_BY_THE_BELL = "quiet"
 """A key of the Redis store that says whether listeners were told; a listener deletes it."""
@@ -79,3 +82,55 @@ def test_of_streams_the_record_alone_is_opened(tmp_path: Path, servers: Servers)
     look_on(tmp_path, **settings)
     assert file_of(tmp_path) == before
     assert servers.redis_client.keys("*") == []
+
+
+@pytest.mark.parametrize("command", [["init"], ["doctor", "--store", "--repair"], ["selftest"]], ids=" ".join)
+@pytest.mark.parametrize("store", ["sqlite", "mysql", "redis", "streams", "remote"])
+def test_no_command_writes_for_a_shadow(tmp_path: Path, servers: Servers, store: str, command: list[str]) -> None:
+    servers.redis_client.flushall()
+    with PhorgeTables(servers.mariadb, "untouched") as tables:
+        redis = {"REDIS_URL": servers.redis.socket_url}
+        mysql = {"MYSQL_SOCKET": servers.mariadb.socket, "MYSQL_USER": "root", "NAMESPACE": tables.namespace}
+        of_store = {
+            "sqlite": {"SQLITE_PATH": str(tmp_path / "queue.sqlite")},
+            "mysql": mysql,
+            "redis": redis,
+            "streams": mysql | redis,
+            "remote": {"REMOTE_URL": "http://127.0.0.1:1"},
+        }
+        done = run(*command, folder=tmp_path, variables={"STORE": store, "SHADOW": "1"} | of_store[store])
+        there = "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
+        assert tables.execute(there, (tables.companion,)) == []
+    assert (done.returncode, done.stdout, "QUEUE_RUNTIME_SHADOW=1 is set" in done.stderr) == (1, "", True), done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert servers.redis_client.keys("*") == []
+
+
+@pytest.mark.parametrize("store", ["sqlite", "mysql", "redis"])
+def test_the_doctor_only_looks(tmp_path: Path, servers: Servers, store: str) -> None:
+    servers.redis_client.flushall()
+    with PhorgeTables(servers.mariadb, "untouched") as tables:
+        mysql = {"MYSQL_SOCKET": servers.mariadb.socket, "MYSQL_USER": "root", "NAMESPACE": tables.namespace}
+        of_store = {
+            "sqlite": {"SQLITE_PATH": str(tmp_path / "queue.sqlite")},
+            "mysql": mysql,
+            "redis": {"REDIS_URL": servers.redis.socket_url},
+        }
+        run("doctor", "--store", folder=tmp_path, variables={"STORE": store, "SHADOW": "1"} | of_store[store])
+        there = "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
+        assert tables.execute(there, (tables.companion,)) == []
+    assert list(tmp_path.iterdir()) == []
+    assert servers.redis_client.keys("*") == []
+
+
+def test_a_gateway_contradicts_it(tmp_path: Path) -> None:
+    """It would pass worker.execute on to Phorge."""
+    variables = {
+        "SQLITE_PATH": str(tmp_path / "queue.sqlite"),
+        "LISTEN": "127.0.0.1:0",
+        "SHADOW": "1",
+        "GATEWAY": "1",
+        "GATEWAY_URL": "http://phorge",
+    }
+    done = run("serve", folder=tmp_path, variables=variables)
+    assert (done.returncode, "QUEUE_RUNTIME_SHADOW=1 never does" in done.stderr) == (2, True), done.stderr

@@ -91,6 +91,17 @@ class House:
         await until(lambda: self.active(task_id).lease_owner == owner)
         return self.active(task_id)
 
+    async def wait_of(self, task_id: int, owner: str) -> int:
+        """Seconds for which it was given back under this owner."""
+        row = await self.waiting(task_id, owner)
+        assert row.lease_expires is not None
+        return row.lease_expires - row.date_modified
+
+    async def hurry(self, task_id: int) -> None:
+        """Have it come due now, whatever it waits for."""
+        await self.store.free([task_id])
+        self._ring()
+
     def history(self, task_id: int) -> list[str]:
         """The messages of its error history."""
         return failures(self.store, task_id)

@@ -5,6 +5,7 @@ A run goes on when its caller has hung up, as PHP's does.
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -41,6 +42,15 @@ class Http(Struct, frozen=True):
     stall: bool = False
 
 
+class Early(Struct, frozen=True):
+    """A reply that is sent after `after` seconds while the work goes on for `seconds`, as behind a web server that has
+    lost patience."""
+
+    reply: Http
+    after: float
+    seconds: float
+
+
 HANG_UP = Http(0)
 """The connection is closed without a reply."""
 
@@ -71,7 +81,7 @@ NGINX_TIMEOUT = page(504, "504 Gateway Time-out")
 EXIT = Http(200, b"")
 HTTPS_ONLY = Http(302, b"", ("Location: https://phorge.test/api/worker.execute?secret=1",))
 
-Work = Callable[[Call], Awaitable[dict[str, Any] | Http]]
+Work = Callable[[Call], Awaitable[dict[str, Any] | Http | Early]]
 V0_PARAMS = {"taskID", "taskClass", "data"}
 
 
@@ -90,7 +100,7 @@ class StubPhp:
         self.broken: Http | None = None
         """what everything is answered with, instead of being looked at"""
         self.lease_durations: dict[str, int] = {}
-        self.prepare: dict[str, dict[str, Any]] = {}
+        self.prepare: dict[str, dict[str, Any] | Http] = {}
         """answers to `prepare` by class, in place of `prepared`"""
         self.work: Work = succeed
         self.runs: list[int] = []
@@ -99,6 +109,10 @@ class StubPhp:
         self.running: Counter[int] = Counter()
         self.doubled: set[int] = set()
         """tasks of which two runs went on at one time"""
+        self.asked: dict[int, list[float]] = {}
+        """when each task was to be run, also where the answer was that it is busy"""
+        self.busy = 0
+        """how often that was the answer"""
         self.most_at_once = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -187,13 +201,18 @@ class StubPhp:
             return error("ERR-WORKER-CONTEXT", "A valid versioned execution context is required.")
         if call.phase == "prepare":
             task_class = params["taskClass"]
-            answer = {"result": "prepared", "leaseDuration": self.lease_durations.get(task_class)}
-            return self._result(self.prepare.get(task_class, answer))
+            answer = self.prepare.get(task_class)
+            if isinstance(answer, Http):
+                return answer
+            usual = {"result": "prepared", "leaseDuration": self.lease_durations.get(task_class)}
+            return self._result(answer or usual)
         return await self._run(call)
 
     async def _run(self, call: Call) -> Http:
         task_id = int(call.params["taskID"])
+        self.asked.setdefault(task_id, []).append(time.monotonic())
         if self.locks and self.running[task_id]:
+            self.busy += 1
             return self._result({"result": "busy"})
         if self.running[task_id]:
             self.doubled.add(task_id)
@@ -202,12 +221,30 @@ class StubPhp:
         self.most_at_once = max(self.most_at_once, self.running.total())
         try:
             answer = await self.work(call)
+            if isinstance(answer, Early):
+                await asyncio.sleep(answer.after)
+                self._go_on(task_id, answer.seconds - answer.after)
+                return answer.reply
         finally:
             self.running[task_id] -= 1
         self.ended.append(task_id)
         if isinstance(answer, Http):
             return answer
         return self._result(answer) if self.version else result(answer)
+
+    def _go_on(self, task_id: int, seconds: float) -> None:
+        self.running[task_id] += 1
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(seconds)
+                self.ended.append(task_id)
+            finally:
+                self.running[task_id] -= 1
+
+        task = asyncio.create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _result(self, answer: dict[str, Any]) -> Http:
         return result({"executionVersion": 1, **({"taskLock": True} if self.locks else {}), **answer})

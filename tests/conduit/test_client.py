@@ -3,9 +3,10 @@
 import asyncio
 import gzip
 import ssl
+import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from conduit import client as client_module
 from conduit.client import ConduitClient
 from conduit.errors import CallFailed, ConduitError, Misconfigured, NotReached, OutcomeUnknown, UnknownParameters
+from conduit.params import form
 from tests.conduit import stub
 from tests.conduit.stub import Http, StubPhp, error, page
 from tests.conduit.upstream import Upstream, serving
@@ -92,7 +94,9 @@ CONFIGURATION = {
     "https is required": (stub.HTTPS_ONLY, "redirects to https://phorge.test (HTTP 302)"),
     "an extension has a syntax error": (stub.PARSE_ERROR, "syntax error"),
     "it is another web site": (page(404, "404 Not Found"), "CONDUIT_URL"),
-    "a web server forbids it": (page(403, "403 Forbidden"), "CONDUIT_URL"),
+    "a web server forbids it": (page(403, "403 Forbidden"), "access rules"),
+    "a web server asks for a password": (page(401, "401 Authorization Required"), "a password"),
+    "a web server forbids it, in a shape like Conduit's": (Http(403, b'{"error_code":"X"}'), "access rules"),
 }
 
 
@@ -278,6 +282,30 @@ async def test_a_host_may_have_a_name(php: StubPhp) -> None:
     assert msgspec.json.decode(await client.call("conduit.ping", {}, seconds=10)) == "conduit.ping was called"
     with pytest.raises(NotReached):
         await ConduitClient("http://no-such-host.invalid").call("conduit.ping", {}, seconds=10)
+
+
+@pytest.mark.parametrize("host", ["a..b.example", "a" * 70 + ".example", "."])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_host_that_no_resolver_can_be_asked_for_is_not_reached(scheme: str, host: str) -> None:
+    """The configuration refuses such a one; a client that got it all the same does not crash."""
+    with pytest.raises(NotReached, match="was not reached"):
+        await ConduitClient(f"{scheme}://{host}").call("conduit.ping", {}, seconds=10)
+
+
+async def test_a_large_payload_is_encoded_beside_the_event_loop(php: StubPhp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leases of all other tasks are renewed meanwhile."""
+    threads: list[threading.Thread] = []
+
+    def noted(params: Mapping[str, object], *, token: str) -> bytes:
+        threads.append(threading.current_thread())
+        return form(params, token=token)
+
+    monkeypatch.setattr(client_module, "form", noted)
+    for size in (10, 2**17):
+        await client_of(php).call("conduit.ping", {"data": "x" * size}, seconds=10)
+        assert php.calls[-1].params == {"data": "x" * size}
+    assert threads[0] is threading.current_thread()
+    assert threads[1] is not threading.current_thread()
 
 
 async def test_a_call_leaves_no_connection_behind() -> None:

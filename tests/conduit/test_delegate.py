@@ -2,19 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
+from msgspec import Raw
 from structlog.testing import capture_logs
 
+from conduit import client as client_module
+from handlers import catalog
 from handlers import delegate as delegate_module
+from handlers.feed_publisher import TASK_CLASS as FEED_CLASS
 from queue_runtime.registry import Context, Registry
 from queue_runtime.task import Result
 from tests.conduit import stub
 from tests.conduit.house import House
-from tests.conduit.stub import Call, Http, StubPhp, answers, error, replies
+from tests.conduit.stub import Call, Http, StubPhp, answers, replies
 from tests.runtime.harness import until
 
 
@@ -126,12 +130,16 @@ async def test_the_failure_count_is_told_so_that_php_can_give_up(php: StubPhp) -
 
 
 async def test_a_run_that_prepare_calls_needless_is_a_success_of_no_duration(php: StubPhp) -> None:
-    php.prepare["FeedWorker"] = {"result": "skipped"}
+    """Also where other tasks of the class have run: only the fork's `prepare` looks at this one."""
     async with House(php).running() as house:
+        await house.end_of(await house.add("FeedWorker"))
+        php.prepare["FeedWorker"] = {"result": "skipped"}
         for _ in range(2):
             row = await house.end_of(await house.add("FeedWorker"))
             assert (row.result, row.duration_us) == (Result.SUCCESS, 0)
-    assert php.phases() == ["prepare", "prepare"]
+        php.prepare["FeedWorker"] = {"result": "permanent-failure", "failureReason": "no such hook"}
+        assert (await house.end_of(await house.add("FeedWorker"))).result is Result.FAILURE
+    assert php.phases() == ["prepare", "execute", "prepare", "prepare", "prepare"]
 
 
 @pytest.mark.parametrize(
@@ -155,9 +163,8 @@ async def test_a_failure_of_prepare_is_a_failure_of_the_task(
 
 STRANGE = [
     {"result": "finished"},
-    {"result": "success", "executionVersion": 2},
-    {"result": "success", "followups": "many"},
-    {"result": "success", "followups": [{"data": "no class"}]},
+    {"result": None},
+    {"result": "failure", "executionVersion": 2},
     {"outcome": "success"},
 ]
 
@@ -170,7 +177,79 @@ async def test_an_answer_that_is_not_understood_is_a_temporary_failure(php: Stub
         row = await house.waiting(task_id, "(retry)")
         assert row.failure_count == 1
         (message,) = house.history(task_id)
-    assert "worker.execute" in message or "follow-up" in message
+    assert "worker.execute" in message
+
+
+MISTAKES = {
+    "no list": "many",
+    "a number": 7,
+    "a child that is none": [7],
+    "a child as a list": [["C", "{}", {}]],
+    "no class": [{"data": "{}"}],
+    "a class that is null": [{"taskClass": None}],
+    "an empty class": [{"taskClass": ""}],
+    "a class with a NUL": [{"taskClass": "C\0"}],
+    "a class too long": [{"taskClass": "C" * 65}],
+    "half a priority": [{"taskClass": "C", "options": {"priority": 1500.5}}],
+    "a priority in words": [{"taskClass": "C", "options": {"priority": "high"}}],
+    "a priority below zero": [{"taskClass": "C", "options": {"priority": -1}}],
+    "a priority beyond all bounds": [{"taskClass": "C", "options": {"priority": 2**32}}],
+    "a delay beyond all bounds": [{"taskClass": "C", "options": {"delayUntil": 2**40}}],
+    "a delay that never was": [{"taskClass": "C", "options": {"delayUntil": -5}}],
+    "an object that is none": [{"taskClass": "C", "options": {"objectPHID": ["P"]}}],
+    "an object too long": [{"taskClass": "C", "options": {"objectPHID": "P" * 65}}],
+    "options that are none": [{"taskClass": "C", "options": [1]}],
+    "options in words": [{"taskClass": "C", "options": "none"}],
+    "too many": [{"taskClass": "C"}] * 1001,
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+async def test_a_task_that_ran_is_not_run_again_for_a_mistake_in_its_follow_ups(php: StubPhp, case: str) -> None:
+    """Equal mistakes end equally, and with a reason."""
+    php.work = answers(result="success", followups=MISTAKES[case])
+    house = House(php, classes=frozenset({"PhpWorker"}))
+    async with house.running():
+        task_id = await house.add()
+        assert (await house.end_of(task_id)).result is Result.FAILURE
+        (message,) = house.history(task_id)
+    assert message.startswith("it ran, but ")
+    assert len(message) < 1000
+    assert php.runs == [task_id]
+    assert house.store.tables.active == {}
+
+
+async def test_a_success_in_another_version_is_not_run_again_and_the_version_is_asked_anew(php: StubPhp) -> None:
+    php.work = answers(result="success", executionVersion=2)
+    async with House(php).running() as house:
+        task_id = await house.add()
+        assert (await house.end_of(task_id)).result is Result.FAILURE
+        assert "it ran, but worker.execute answered in version 2" in house.history(task_id)[0]
+        await until(lambda: php.probes() == 2)
+
+
+async def test_a_task_that_ran_is_not_run_again_because_its_reply_is_too_large(
+    php: StubPhp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MAX_REPLY", 2**20)
+    php.work = answers(result="success", followups=[{"taskClass": "C", "data": "x" * 2**21}])
+    async with House(php).running() as house:
+        task_id = await house.add()
+        assert (await house.end_of(task_id)).result is Result.FAILURE
+        assert "it ran, but the reply has more than" in house.history(task_id)[0]
+    assert php.runs == [task_id]
+
+
+@pytest.mark.parametrize(
+    ("retry", "wait"),
+    [(0, (1, 1)), (-5, (1, 1)), ("-7", (1, 1)), ("soon", (300, 375)), ([7], (300, 375)), (True, (300, 375))],
+)
+async def test_a_failure_is_never_tried_again_at_once_and_a_wait_that_is_no_number_is_none(
+    php: StubPhp, retry: object, wait: tuple[int, int]
+) -> None:
+    php.work = answers(result="failure", failureReason="x", retry=retry)
+    async with House(php).running() as house:
+        assert wait[0] <= await house.wait_of(await house.add(), "(retry)") <= wait[1]
 
 
 @pytest.mark.parametrize("number", [10**400, "1e999", "soon", -(10**30), 1.5e300, [7], {"a": 1}, True, None])
@@ -233,25 +312,6 @@ async def test_follow_ups_of_a_failure_are_not_stored(php: StubPhp) -> None:
     assert len(house.store.tables.active) == 1
 
 
-@pytest.mark.parametrize(
-    ("followups", "words"),
-    [
-        ([{"taskClass": "C"}] * 1001, "1001"),
-        ([{"taskClass": "C" * 65}], "task_class"),
-        ([{"taskClass": "C", "options": {"priority": -1}}], "priority"),
-    ],
-)
-async def test_follow_ups_that_no_store_can_hold_end_the_task_instead_of_running_it_for_ever(
-    php: StubPhp, followups: list[Any], words: str
-) -> None:
-    php.work = answers(result="success", followups=followups)
-    async with House(php).running() as house:
-        task_id = await house.add()
-        assert (await house.end_of(task_id)).result is Result.FAILURE
-        (message,) = house.history(task_id)
-    assert words in message
-
-
 # ---- nobody knows
 
 
@@ -280,6 +340,30 @@ async def test_a_lost_answer_counts_nothing_and_the_task_comes_back_after_the_le
     assert len(php.runs) == 2
 
 
+@pytest.mark.parametrize("locks", [False, True])
+@pytest.mark.parametrize(("wanted", "seconds"), [(None, 7200), (14_400, 14_400), (10**9, 604_800)])
+async def test_a_call_may_last_as_long_as_the_lease_of_its_class(
+    php: StubPhp, monkeypatch: pytest.MonkeyPatch, locks: bool, wanted: int | None, seconds: int
+) -> None:
+    """R124. A time-out below the lease would lose answers of runs that go on."""
+    php.locks = locks
+    if wanted is not None:
+        php.lease_durations["PhpWorker"] = wanted
+    house = House(php)
+    allowed: list[float] = []
+    call = house.client.call
+
+    async def noted(method: str, params: Mapping[str, object], *, seconds: float) -> Raw:
+        if params["phase"] == "execute":
+            allowed.append(seconds)
+        return await call(method, params, seconds=seconds)
+
+    monkeypatch.setattr(house.client, "call", noted)
+    async with house.running():
+        await house.end_of(await house.add())
+    assert allowed == [seconds]
+
+
 async def test_a_call_lasts_no_longer_than_the_lease_of_its_class(php: StubPhp) -> None:
     done = asyncio.Event()
 
@@ -297,6 +381,34 @@ async def test_a_call_lasts_no_longer_than_the_lease_of_its_class(php: StubPhp) 
     done.set()
 
 
+@pytest.mark.parametrize("reply", [stub.PHP_CUT_OFF, stub.NGINX_TIMEOUT, stub.HANG_UP, stub.EXIT])
+async def test_an_answer_that_is_lost_before_the_run_is_no_failure_and_comes_back_soon(
+    php: StubPhp, reply: Http
+) -> None:
+    """Nothing runs in that phase, so that nobody has to wait for the lease of the class."""
+    php.prepare["PhpWorker"] = reply
+    async with House(php).running() as house:
+        task_id = await house.add()
+        row = await house.waiting(task_id, "(yield)")
+        assert (row.failure_count, row.lost_count, house.history(task_id)) == (0, 0, [])
+        assert 13 <= from_now(row.lease_expires) <= 15
+    assert php.runs == []
+
+
+async def test_with_a_lock_a_task_whose_answers_are_always_lost_is_asked_for_ever_more_seldom(php: StubPhp) -> None:
+    php.locks = True
+    php.lease_durations["PhpWorker"] = 100
+    php.work = replies(stub.PHP_CUT_OFF)
+    async with House(php, lease_seconds=20).running() as house:
+        task_id = await house.add()
+        waits = [await house.wait_of(task_id, "(unknown)")]
+        for _ in range(3):
+            await house.hurry(task_id)
+            waits.append(await house.wait_of(task_id, "(unknown)"))
+        assert "502" in house.delegate.why_not(task_id)
+    assert waits == [20, 40, 80, 100]
+
+
 async def test_a_run_that_a_stopping_process_leaves_behind_is_not_given_back_as_if_it_had_not_run(php: StubPhp) -> None:
     async def slow(call: Call) -> dict[str, Any]:
         await asyncio.sleep(60)
@@ -310,6 +422,36 @@ async def test_a_run_that_a_stopping_process_leaves_behind_is_not_given_back_as_
     row = house.active(task_id)
     assert row.lease_owner == "(unknown)"
     assert 7190 <= from_now(row.lease_expires) <= 7200
+
+
+# ---- busy
+
+
+@pytest.mark.parametrize(
+    ("retry", "wait"), [(None, 20), (15, 15), ("30", 30), (0, 1), (-3, 1), (10**12, 7200), ("soon", 20), ([], 20)]
+)
+async def test_a_busy_task_comes_back_after_a_wait_that_makes_sense(php: StubPhp, retry: object, wait: int) -> None:
+    php.locks = True
+    php.work = answers(result="busy", retry=retry)
+    async with House(php, lease_seconds=20).running() as house:
+        assert await house.wait_of(await house.add(), "(unknown)") == wait
+
+
+async def test_the_log_tells_a_lock_that_is_stuck_from_an_answer_that_was_lost(php: StubPhp) -> None:
+    php.locks = True
+    php.work = answers(result="busy")
+    with capture_logs() as lines:
+        async with House(php).running() as house:
+            task_id = await house.add()
+            for times in range(1, 6):
+                await until(lambda times=times: house.delegate.setbacks.get("busy") == times)
+                await house.waiting(task_id, "(unknown)")
+                await house.hurry(task_id)
+            assert "holds its lock" in house.delegate.why_not(task_id)
+    busy = [line for line in lines if "busy" in line["event"]]
+    assert [line["times"] for line in busy] == [1, 2, 4]  # the others are left out
+    assert {(line["task_id"], line["wait"], "lock" in line["reason"]) for line in busy} == {(task_id, 20, True)}
+    assert not [line for line in lines if "nobody knows" in line["event"]]
 
 
 # ---- leases
@@ -413,6 +555,7 @@ async def test_another_method_in_the_old_ones_place_is_noticed_at_its_first_answ
 
 
 async def test_a_task_costs_one_call_once_its_class_is_known(php: StubPhp) -> None:
+    php.locks = True
     async with House(php).running() as house:
         for task_class in ("OneWorker", "TwoWorker"):
             for _ in range(5):
@@ -422,7 +565,30 @@ async def test_a_task_costs_one_call_once_its_class_is_known(php: StubPhp) -> No
     assert php.phases().count("execute") == 10
 
 
+async def test_with_the_forks_own_method_a_task_costs_two_calls(php: StubPhp) -> None:
+    """Its `prepare` may say of any task that it is needless, or not to be run."""
+    async with House(php).running() as house:
+        for _ in range(5):
+            await house.end_of(await house.add())
+    assert php.probes() == 1
+    assert php.phases() == ["prepare", "execute"] * 5
+
+
+async def test_what_a_class_needs_is_asked_again_when_that_was_long_ago(
+    php: StubPhp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    php.locks = True
+    async with House(php).running() as house:
+        monkeypatch.setattr(delegate_module, "PREPARED_FOR", 0.0)
+        await house.end_of(await house.add())
+        monkeypatch.undo()
+        await house.end_of(await house.add())
+        await house.end_of(await house.add())
+    assert php.phases() == ["prepare", "execute", "prepare", "execute", "execute"]
+
+
 async def test_what_is_remembered_of_classes_is_bounded(php: StubPhp, monkeypatch: pytest.MonkeyPatch) -> None:
+    php.locks = True
     monkeypatch.setattr(delegate_module, "MAX_CLASSES", 3)
     async with House(php).running() as house:
         for number in (*range(4), 0, 3):
@@ -435,6 +601,21 @@ async def test_calls_at_once_are_bounded(php: StubPhp) -> None:
     php.work = slowly
     async with House(php, concurrency=2).running() as house:
         ids = [await house.add() for _ in range(6)]
+        for task_id in ids:
+            await house.end_of(task_id)
+    assert php.most_at_once == 2
+
+
+async def test_calls_are_bounded_together_with_those_of_a_native_class_that_hands_work_on(
+    php: StubPhp, tmp_path: Path
+) -> None:
+    php.work = slowly
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"silent": false, "uris": []}')
+    async with House(php, registry=catalog.native(feed_policy_file=policy), concurrency=2).running() as house:
+        await until(lambda: house.delegate.open)
+        data = '{"key":"1","uri":"https://example.test/"}'
+        ids = [await house.add(name, data) for _ in range(4) for name in (FEED_CLASS, "PhpWorker")]
         for task_id in ids:
             await house.end_of(task_id)
     assert php.most_at_once == 2
@@ -453,30 +634,6 @@ async def test_only_classes_that_php_may_run_are_leased(php: StubPhp) -> None:
     assert {call.params["taskClass"] for call in php.calls if call.phase == "execute"} == {"Exact", "SearchIndexWorker"}
 
 
-async def test_a_class_that_php_does_not_allow_is_put_off_without_a_failure(php: StubPhp) -> None:
-    php.work = replies(error("ERR-WORKER-CLASS", "This class is not allowed here."))
-    async with House(php).running() as house:
-        row = await house.waiting(await house.add(), "(yield)")
-        assert row.failure_count == 0
-        assert from_now(row.lease_expires) > 290
-
-
-async def test_a_call_that_php_refuses_unread_is_put_off_without_a_failure(php: StubPhp) -> None:
-    """The fork's own method compares the lease with a clock of its own, which may be an hour fast."""
-    php.prepare["PhpWorker"] = {"result": "prepared", "leaseDuration": None}
-    php.work = replies(error("ERR-WORKER-CONTEXT", "A valid versioned execution context is required."))
-    with capture_logs() as lines:
-        async with House(php).running() as house:
-            for _ in range(2):
-                task_id = await house.add()
-                row = await house.waiting(task_id, "(yield)")
-                assert (row.failure_count, house.history(task_id)) == (0, [])
-                assert from_now(row.lease_expires) > 290
-    loud = [line["event"] for line in lines if line["log_level"] == "error"]
-    assert len(loud) == 1
-    assert "clocks" in loud[0]
-
-
 async def test_a_mail_that_the_forks_method_cannot_read_is_kept(php: StubPhp) -> None:
     php.work = answers(result="permanent-failure", failureReason='Task data for "X" was not valid JSON: scalar')
     async with House(php).running() as house:
@@ -484,19 +641,3 @@ async def test_a_mail_that_the_forks_method_cannot_read_is_kept(php: StubPhp) ->
         assert row.failure_count == 0
         broken = await house.add("PhabricatorMetaMTAWorker", '{"a"')
         assert (await house.end_of(broken)).result is Result.FAILURE
-
-
-async def test_a_failing_class_does_not_hold_up_the_others_for_long(php: StubPhp) -> None:
-    async def mixed(call: Call) -> dict[str, Any] | Http:
-        return stub.FATAL if call.params["taskClass"] == "PoisonWorker" else {"result": "success"}
-
-    php.work = mixed
-    async with House(php).running() as house:
-        poison = [await house.add("PoisonWorker") for _ in range(5)]
-        good = [await house.add("GoodWorker") for _ in range(20)]
-        with anyio.fail_after(10):
-            for task_id in good:
-                await house.end_of(task_id)
-        for task_id in poison:
-            await house.waiting(task_id, "(retry)")
-            assert "UNRECOVERABLE FATAL ERROR" in house.history(task_id)[0]

@@ -31,6 +31,7 @@ class Gate:
     def __init__(self, *patterns: str, is_open: bool = True) -> None:
         self.patterns = patterns
         self.open = is_open
+        self.held: set[str] = set()
 
 
 def registry_with(gate: Gate) -> Registry:
@@ -74,6 +75,35 @@ def test_patterns_become_names_as_classes_are_met_and_are_not_forgotten() -> Non
 def test_a_class_filter_is_narrowed_by_the_patterns() -> None:
     _, others = lanes_of(registry_with(Gate("*Index")), frozenset({"AIndex", "B", "NativeWorker"}), slots=4)
     assert others.classes == {"AIndex"}
+
+
+def test_classes_that_wait_are_left_out_whichever_way_the_others_are_asked_for() -> None:
+    gates = Gate("*"), Gate("A", "B"), Gate("*Worker")
+    all_but, named, met = (lanes_of(registry_with(gate), None, slots=4)[1] for gate in gates)
+    met.learn(["AWorker", "BWorker"], 0.0)
+    for gate in gates:
+        gate.held = {"A", "AWorker"}
+    assert (all_but.classes, all_but.without_classes) == (None, {"NativeWorker", "A", "AWorker"})
+    assert named.classes == {"B"}
+    assert met.classes == {"BWorker"}
+    for gate in gates:
+        gate.held = set()
+    assert (all_but.classes, all_but.without_classes) == (None, {"NativeWorker"})
+    assert named.classes == {"A", "B"}
+    assert met.classes == {"AWorker", "BWorker"}
+
+
+async def test_a_class_that_waits_stays_ready_and_the_others_run() -> None:
+    gate = Gate("*")
+    gate.held = {"HeldWorker"}
+    store = open_reference()
+    worker = Worker(store, registry_with(gate))
+    async with worker.running():
+        held, other = (task.id for task in await store.enqueue([new("HeldWorker"), new("PhpWorker")]))
+        await until(lambda: other in store.tables.archived)
+        assert store.tables.active[held].lease_owner is None
+        gate.held = set()
+        await until(lambda: held in store.tables.archived)
 
 
 async def test_a_shut_gate_keeps_its_classes_ready_and_the_native_ones_run() -> None:

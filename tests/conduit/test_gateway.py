@@ -26,6 +26,7 @@ class Front:
 
     def __init__(self, client: httpx2.AsyncClient, lifecycle: Lifecycle) -> None:
         self.client = client
+        self.address = client.base_url.netloc.decode()
         self.lifecycle = lifecycle
         self.seen: list[int | None] = []
 
@@ -234,6 +235,43 @@ async def test_a_caller_that_has_sent_all_of_too_large_a_body_is_not_waited_for(
     async with front(upstream, max_body=1024) as gate:
         chunked = b"Transfer-Encoding: chunked\r\n\r\n800\r\n" + b"x" * 2048 + b"\r\n0\r\n\r\n"
         assert await say(gate, b"POST /api/conduit.ping HTTP/1.1\r\nHost: x\r\n" + chunked) == 413
+
+
+# ---- calls that come back
+
+
+@pytest.mark.parametrize("kind", ["hypercorn", "uvicorn"])
+async def test_a_gateway_that_is_its_own_phorge_says_so_at_the_first_turn(kind: Kind) -> None:
+    """It went round until the process had no socket left."""
+    upstream = Upstream()
+    async with upstream.listening():
+        async with front(upstream, kind=kind, rate=0.01, burst=1) as gate:
+            upstream.forward = gate.address
+            reply = await gate.client.post("/api/conduit.ping")
+            assert own(reply) == (508, "ERR-CONDUIT-PROXY")
+            assert "GATEWAY_URL" in reply.json()["error_info"]
+            await until(lambda: gate.seen == [508, 508])
+        assert len(upstream.requests) == 1
+
+
+async def test_a_call_may_go_through_other_proxies_and_gateways(upstream: Upstream) -> None:
+    second = Upstream()
+    async with second.listening(), front(upstream) as outer, front(second) as inner_gate:
+        upstream.forward = inner_gate.address
+        reply = await outer.client.post("/api/conduit.ping", headers={"Via": "1.0 fred"})
+        assert reply.status_code == 200
+    names = second.requests[0].all("via")
+    assert names[0] == "1.0 fred"
+    assert [name.split("-")[0] for name in names] == ["1.0 fred", "1.1 queue", "1.1 queue"]
+    assert names[1] != names[2]
+
+
+async def test_two_gateways_that_lead_to_each_other_end_at_the_first_round() -> None:
+    one, two = Upstream(), Upstream()
+    async with one.listening(), two.listening(), front(one) as first, front(two) as second:
+        one.forward, two.forward = second.address, first.address
+        assert own(await first.client.post("/api/conduit.ping")) == (508, "ERR-CONDUIT-PROXY")
+        assert (len(one.requests), len(two.requests)) == (1, 1)
 
 
 # ---- streaming

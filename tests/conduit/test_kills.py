@@ -7,13 +7,14 @@ import threading
 import time
 from contextlib import closing
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conduit import stub
-from tests.conduit.stub import Call, Http, StubPhp
+from tests.conduit.stub import Call, Early, Http, StubPhp
 from tests.conduit.threaded import phorge
 from tests.faults.process import Served, archived, check_clean_log, enqueue, wait_for
 
@@ -32,35 +33,52 @@ def rows(folder: Path) -> dict[int, tuple[int | None, int]]:
     return {task_id: (result, failures) for task_id, result, failures in found}
 
 
-@pytest.mark.parametrize("locks", [False, True], ids=["fork", "drop-in"])
+LEASE_SECONDS = 3
+
+
+@pytest.mark.parametrize(
+    ("locks", "class_seconds", "apart"), [(False, 9, 9), (True, 5, LEASE_SECONDS)], ids=["fork", "drop-in"]
+)
 def test_kills_at_any_instant_and_lost_answers_run_nothing_twice_at_once_and_lose_nothing(
-    tmp_path: Path, locks: bool
+    tmp_path: Path, locks: bool, class_seconds: int, apart: int
 ) -> None:
+    """No run is asked for again before its class must have ended, or a lock has had its time.
+
+    Half of the first answers are lost while PHP goes on, and each process is killed in the middle of runs that last
+    longer than its own short lease.
+    """
     chance = random.Random(20240609)
 
-    async def work(call: Call) -> dict[str, Any] | Http:
-        await asyncio.sleep(chance.choice((0, 0.01, 0.3, 1.0)))
-        if chance.random() < 0.4:
-            return chance.choice([stub.NGINX_TIMEOUT, stub.HANG_UP, stub.EXIT])
+    async def work(call: Call) -> dict[str, Any] | Http | Early:
+        seconds = chance.choice((0, 0.02, 0.5, class_seconds - 1.5))
+        if len(php.asked[call.params["taskID"]]) == 1 and chance.random() < 0.5:
+            if seconds:
+                return Early(chance.choice([stub.NGINX_TIMEOUT, stub.PHP_CUT_OFF, stub.HANG_UP]), 0.01, seconds)
+            return stub.EXIT
+        await asyncio.sleep(seconds)
         return {"result": "success", "duration": 5}
 
     php = StubPhp()
     php.locks = locks
     php.work = work
-    php.lease_durations["PhpWorker"] = 3
-    serve = partial(serving, tmp_path, php, CONDUIT_CONCURRENCY=8)
+    php.lease_durations["PhpWorker"] = class_seconds
+    serve = partial(serving, tmp_path, php, CONDUIT_CONCURRENCY=8, LEASE_SECONDS=LEASE_SECONDS)
     accepted: list[int] = []
     with phorge(php):
         for _ in range(4):
             with serve() as served, served.client() as client:
-                accepted += enqueue(client, "PhpWorker", "7", 15)
+                accepted += enqueue(client, "PhpWorker", "7", 10)
                 served.wait_for_event("Phorge runs tasks")
                 time.sleep(chance.uniform(0.1, 1.2))  # the random instant
                 served.kill()
         with serve() as served, served.client() as client:
             wait_for("all is done", lambda: not client.get("/api/queue/tasks?limit=1").json()["data"], 90, every=0.2)
             served.tell_and_wait()
+    gaps = [later - earlier for times in php.asked.values() for earlier, later in pairwise(times)]
+    assert len(gaps) > 12  # there was something to go wrong
+    assert min(gaps) >= apart
     assert php.doubled == set()
+    assert (php.busy > 0) is locks
     assert rows(tmp_path) == dict.fromkeys(accepted, (0, 0))
     assert set(php.ended) == set(accepted)
 
@@ -136,6 +154,30 @@ def test_readiness_and_metrics_tell_of_a_phorge_that_cannot_run_tasks_and_of_its
         assert client.get("/api/worker/stats").json()["data"]["supported"][-1] == "*"
         served.tell_and_wait()
         check_clean_log(served)
+
+
+def test_readiness_and_metrics_tell_of_a_class_that_waits_and_stay_green_for_the_others(tmp_path: Path) -> None:
+    async def refuse(call: Call) -> Http:
+        return stub.error("ERR-WORKER-CLASS", "This task class may not be run here.")
+
+    php = StubPhp()
+    php.work = refuse
+    with phorge(php), serving(tmp_path, php) as served, served.client() as client:
+        enqueue(client, "PhpWorker")
+
+        def held() -> dict[str, Any]:
+            ready = client.get("/readyz?verbose=1")
+            assert ready.status_code == 200
+            found: dict[str, Any] = ready.json()["details"]["conduit"]
+            return found if found["held"] else {}
+
+        details = wait_for("the class waits", held, 10)
+        assert "ERR-WORKER-CLASS" in details["held"]["PhpWorker"]
+        assert (details["open"], details["setbacks"]) == (True, {"class": 1})
+        figures = client.get("/metrics").text
+        assert 'queue_runtime_conduit_held{task_class="PhpWorker"} 1.0' in figures
+        assert 'queue_runtime_conduit_setbacks_total{why="class"} 1.0' in figures
+        served.tell_and_wait()
 
 
 def test_the_gateway_of_a_real_process_passes_calls_on_beside_the_queue(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conduit.params import escaped, form
+from conduit import params as params_module
+from conduit.params import CHUNK, escaped, form, is_large
 
 AWKWARD = ["", "[]", "{}", "7", '"0"', "null", "1.0", str(2**60), "a+b & c=d;e%20f", 'ü😀\x00\x1f"\\', "\ud800", "{\n}"]
 
@@ -27,6 +28,20 @@ def test_a_payload_arrives_as_it_was(data: str) -> None:
 @given(st.dictionaries(st.text(), st.text() | st.integers() | st.none()))
 def test_anything_arrives_as_it_was(params: dict[str, object]) -> None:
     assert params_of(form(params)) == params
+
+
+@given(st.dictionaries(st.text(), st.text(min_size=3) | st.integers() | st.none(), min_size=1), st.integers(1, 4))
+def test_what_is_encoded_in_pieces_is_what_it_would_be_in_one(params: dict[str, object], size: int) -> None:
+    whole = form(params, token="t")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(params_module, "CHUNK", size)
+        assert form(params, token="t") == whole
+
+
+def test_a_large_text_is_one_that_is_worth_a_thread() -> None:
+    assert not is_large({"taskID": 1, "data": "x" * CHUNK})
+    assert is_large({"taskID": 1, "data": "x" * (CHUNK + 1)})
+    assert params_of(form({"data": "ü" * (3 * CHUNK), "b": [1]})) == {"data": "ü" * (3 * CHUNK), "b": [1]}
 
 
 def test_numbers_stay_numbers() -> None:

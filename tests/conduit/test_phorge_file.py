@@ -1,6 +1,7 @@
 """The extension for a stock Phorge, under real PHP: who may call it, what it runs, and what it answers."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,28 @@ def test_the_token_may_come_from_phps_environment(php: Php) -> None:
     assert php.execute({}).error_code == "ERR-WORKER-AUTH"
 
 
+@pytest.mark.parametrize("sent", [TOKEN, TOKEN[::-1], "", "0"])
+def test_the_token_is_compared_in_equal_time(php: Php, sent: str) -> None:
+    php.token = sent
+    assert php.execute({}).logged("COMPARED") == [""]
+
+
+@pytest.mark.parametrize(("token", "sent"), [("0e1234", "0e5678"), ("1000", "1e3"), ("0", "0.0"), ("1", "01")])
+def test_tokens_that_are_equal_as_numbers_are_not_equal(php: Php, token: str, sent: str) -> None:
+    php.config["queue-runtime.token"] = token
+    php.token = sent
+    assert php.execute({}).error_code == "ERR-WORKER-AUTH"
+    php.token = token
+    assert php.execute({}).result["result"] == "success"
+
+
+def test_the_web_console_neither_shows_the_token_nor_changes_what_may_be_run(php: Php) -> None:
+    shown = php.console()
+    assert "worker.execute" not in shown["methods"]  # among those that are offered to everybody
+    assert shown["options"]["queue-runtime.token"] == {"shown": False, "editable": False}
+    assert shown["options"]["queue-runtime.classes"] == {"shown": True, "editable": False}
+
+
 # ---- what may be run
 
 
@@ -64,6 +87,15 @@ def test_a_class_that_is_not_allowed_is_refused_before_it_is_looked_for(php: Php
 def test_an_allowed_class_is_run(php: Php) -> None:
     php.config["queue-runtime.classes"] = ["SomeWorker", "ActingWorker"]
     assert php.execute({}).result["result"] == "success"
+
+
+def test_the_canary_does_nothing_well(php: Php) -> None:
+    assert php.call(versioned("{}", taskClass="QueueRuntimeCanaryWorker")).result["result"] == "success"
+
+
+def test_the_extensions_own_helper_is_no_task(php: Php) -> None:
+    reply = php.call(versioned("{}", taskClass="QueueRuntimeFollowupReader"))
+    assert reply.result["failureReason"] == "This class is not for tasks."
 
 
 def test_what_is_no_worker_fails_for_good(php: Php) -> None:
@@ -118,6 +150,11 @@ def test_it_tells_that_the_token_comes_from_phps_environment(php: Php) -> None:
 def test_it_tells_a_time_limit_that_it_cannot_lift(php: Php) -> None:
     php.command += ["-d", "disable_functions=set_time_limit"]
     assert php.call(dict(PROBE)).result["facts"]["timeLimit"] == 30
+
+
+def test_prepare_says_what_cannot_be_run(php: Php) -> None:
+    assert php.call(versioned("{", phase="prepare")).result["result"] == "permanent-failure"
+    assert php.call(versioned("{}", phase="prepare", taskClass="NotAWorker")).result["result"] == "permanent-failure"
 
 
 def test_prepare_tells_the_lease_that_the_class_asks_for_and_runs_nothing(php: Php) -> None:
@@ -204,6 +241,7 @@ def test_a_success_has_its_duration_in_microseconds(php: Php) -> None:
     assert result.keys() == {"executionVersion", "taskLock", "result", "duration", "followups"}
     assert type(result["duration"]) is int
     assert result["followups"] == []
+    assert php.execute({"do": "take 20 ms"}).result["duration"] >= 20_000
 
 
 def test_a_worker_sees_its_task_and_has_no_time_limit(php: Php) -> None:
@@ -242,9 +280,9 @@ def test_an_error_of_php_is_a_failure_and_its_trace_is_logged(php: Php) -> None:
     assert reply.logged("LOG")
 
 
-@pytest.mark.parametrize(("wait", "told"), [(None, 300), (17, 17), (0, 0), ("by count", 30), ("broken", 300)])
+@pytest.mark.parametrize(("wait", "told"), [(None, 300), (17, 17), (0, 0), ("by count", 30), ("by failure", 40), ("broken", 300)])
 def test_a_failure_waits_as_its_class_says(php: Php, wait: object, told: int) -> None:
-    """The class is asked with this failure counted already."""
+    """The class is asked with this failure counted already, and may look at it."""
     reply = php.execute({"do": "throw", "hex": "61", "wait": wait}, failureCount=2)
     assert (reply.result["result"], reply.result["retry"]) == ("failure", told)
 
@@ -255,12 +293,31 @@ def test_a_reason_that_is_not_utf8_is_made_so(php: Php) -> None:
     assert "\ufffd" in reply.result["failureReason"]
 
 
-def test_a_reason_is_cut(php: Php) -> None:
-    reply = php.execute({"do": "throw", "hex": "c3a4" * 5000})
-    assert 3000 > len(reply.result["failureReason"]) > 1000
+BEFORE = "Exception: "
 
 
-@pytest.mark.parametrize("way", ["say", "flush"])
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (b"a" * 3989, "a" * 3989),  # 4,000 bytes with the class before it
+        (b"a" * 3990, "a" * 3989),
+        (b"a" + "ä".encode() * 5000, "a" + "ä" * 1994),
+        ("ä".encode() * 5000, "ä" * 1994),
+        ("漢".encode() * 5000, "漢" * 1329),
+        ("😀".encode() * 5000, "😀" * 997),
+        (b"\xff" * 5000, "\ufffd" * 1329),
+        (b"\x80" * 1_000_000, "\ufffd" * 1329),
+        (b"a" * 3987 + "ä".encode(), "a" * 3987 + "ä"),
+        (b"a" * 3988 + "ä".encode(), "a" * 3988),
+    ],
+    ids=["fits", "one more", "2 odd", "2", "3", "4", "bad", "much", "last fits", "last does not"],
+)
+def test_a_reason_has_at_most_4000_bytes_and_ends_with_a_whole_character(php: Php, text: bytes, kept: str) -> None:
+    reply = php.execute({"do": "throw", "hex": text.hex()})
+    assert reply.result["failureReason"] == BEFORE + kept
+
+
+@pytest.mark.parametrize("way", ["say", "flush", "buffer"])
 def test_what_a_worker_prints_does_not_spoil_the_reply(php: Php, way: str) -> None:
     assert php.execute({"do": way}).result["result"] == "success"
 
@@ -272,7 +329,31 @@ def test_a_worker_that_ends_php_leaves_an_answer(php: Php) -> None:
 
 def test_a_worker_cannot_save_the_task(php: Php) -> None:
     """The row is the runtime's."""
-    assert "LiskEphemeralObjectException" in php.execute({"do": "save"}).result["failureReason"]
+    live = int(time.time()) + 1000
+    for expires, reason in ((live, "LiskEphemeralObjectException"), (1, "after lease expiration")):
+        assert reason in php.execute({"do": "save"}, leaseExpires=expires).result["failureReason"]
+
+
+def test_a_worker_that_asks_for_a_longer_lease_does_not_find_it_in_1970(php: Php) -> None:
+    """It is not granted either; `prepare` is there for that."""
+    reply = php.execute({"do": "extend"}, leaseExpires=int(time.time()) + 1000)
+    left = int(reply.result["failureReason"].removeprefix("Exception: it has "))
+    assert 30 < left <= 60
+
+
+def test_a_worker_may_write_without_a_form(php: Php) -> None:
+    assert php.execute({"do": "write"}).result["result"] == "success"
+
+
+def test_the_queries_of_a_long_run_are_not_kept_in_memory(php: Php) -> None:
+    """The call itself and its lock are."""
+    assert php.execute({"do": "query"}).result["failureReason"] == "Exception: kept 2"
+
+
+def test_a_fatal_error_is_phorges_to_tell(php: Php) -> None:
+    out, _ = php.start(versioned('{"do":"exhaust"}')).communicate(timeout=30)
+    assert out.startswith(">>> UNRECOVERABLE FATAL ERROR <<<")
+    assert "error_code" not in out
 
 
 # ---- follow-ups
@@ -299,19 +380,26 @@ def test_follow_ups_are_handed_over_and_not_stored_here(php: Php) -> None:
 
 
 def test_follow_ups_that_cannot_be_told_do_not_have_the_work_done_again(php: Php) -> None:
-    reply = php.execute({"do": "stage rubbish"})
-    assert reply.result["result"] == "permanent-failure"
-    assert "follow-up tasks were lost" in reply.result["failureReason"]
+    for way in ("stage rubbish", "stage a rubbish id"):
+        reply = php.execute({"do": way})
+        assert reply.result["result"] == "permanent-failure"
+        assert "follow-up tasks were lost" in reply.result["failureReason"]
 
 
 # ---- the lock
+
+
+def test_a_task_is_locked_under_the_name_that_the_documents_tell(php: Php, tmp_path: Path) -> None:
+    php.execute({}, taskID=4711)
+    assert [path.name for path in tmp_path.iterdir()] == ["queue-runtime.task.4711"]
 
 
 def test_a_second_call_for_a_task_that_runs_is_told_that_it_is_busy(php: Php, tmp_path: Path) -> None:
     sign = tmp_path / "go-on"
     first = php.start(versioned(json.dumps({"do": "wait for", "file": str(sign)})))
     assert first.stderr is not None
-    assert first.stderr.readline().startswith("RAN")
+    while not (line := first.stderr.readline()).startswith("RAN"):
+        assert line
     try:
         second = php.execute({})
         plain = php.call({"taskID": 77, "taskClass": "ActingWorker", "data": "{}"})

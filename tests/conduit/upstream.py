@@ -1,4 +1,4 @@
-"""A web server behind the gateway, which can wait, stream and break off."""
+"""A web server behind the gateway, which can wait, stream, break off and send on to another one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,8 +36,16 @@ class Request(Struct, frozen=True):
     """One request as it arrived; header names in lower case."""
 
     line: str
-    headers: dict[str, str]
+    pairs: list[tuple[str, str]]
     body: bytes
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return dict(self.pairs)
+
+    def all(self, name: str) -> list[str]:
+        """Each value of a header that may come more than once."""
+        return [value for found, value in self.pairs if found == name]
 
 
 class Upstream:
@@ -53,6 +61,8 @@ class Upstream:
         self.break_off = False
         self.raw: bytes | None = None
         """sent as it is, in place of the reply"""
+        self.forward = ""
+        """host and port of a server that answers in place of this one"""
         self.go_on = asyncio.Event()
         self.arrived = b""
         """what has come of the body under way"""
@@ -78,8 +88,10 @@ class Upstream:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in head[1:] if line)}
+        text = await reader.readuntil(b"\r\n\r\n")
+        head = text.decode("latin-1").split("\r\n")
+        pairs = [(name.lower(), value) for name, value in (line.split(": ", 1) for line in head[1:] if line)]
+        headers = dict(pairs)
         self.arrived = b""
         if headers.get("transfer-encoding") == "chunked":
             while size := int(await reader.readuntil(b"\n"), 16):
@@ -88,7 +100,10 @@ class Upstream:
             await reader.readline()
         else:
             self.arrived = await reader.readexactly(int(headers.get("content-length", "0")))
-        self.requests.append(Request(head[0], headers, self.arrived))
+        self.requests.append(Request(head[0], pairs, self.arrived))
+        if self.forward:
+            await self._forward(text + self.arrived, reader, writer)
+            return
         if self.wait and await self._hung_up(reader):
             return
         if self.raw is not None:
@@ -104,6 +119,21 @@ class Upstream:
         shown = b"" if head[0].startswith("HEAD") else body
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + shown)
         await writer.drain()
+
+    async def _forward(self, request: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self.forward.rpartition(":")
+        answer, asking = await asyncio.open_connection(host, int(port))
+        asking.write(request)
+
+        async def pass_back() -> None:
+            while chunk := await answer.read(65536):
+                writer.write(chunk)
+
+        ends = [asyncio.create_task(pass_back()), asyncio.create_task(reader.read())]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        asking.close()
 
     async def _hung_up(self, reader: asyncio.StreamReader) -> bool:
         """Wait as long as it takes; whether the caller has gone meanwhile."""

@@ -182,6 +182,22 @@ async def test_archived_rows_are_filtered(store: Store, clock: Clock) -> None:
     assert await ids(TaskFilter(max_failures=0)) == [gone, done.id]
     assert await ids(TaskFilter(max_priority=7)) == [failed.id]
     assert await ids(TaskFilter(min_priority=8)) == [gone, done.id]
+    assert await ids(TaskFilter(ended_since=clock.now)) == [gone, failed.id]
+    assert await ids(TaskFilter(ended_since=clock.now - 1)) == [gone, failed.id, done.id]
+    assert await ids(TaskFilter(ended_since=clock.now, object_phid="O")) == [failed.id]
+    assert await ids(TaskFilter(ended_since=clock.now + 1)) == []
+
+
+async def test_when_it_ended_decides_and_not_when_it_began(store: Store, clock: Clock) -> None:
+    old, young = await add_plain(store, 2)
+    await store.cancel([young])
+    clock.advance(100)
+    await store.cancel([old])
+    shown = await store.list_archived(9, where=TaskFilter(ended_since=clock.now))
+    assert [task.id for task in shown] == [old]
+    # it means nothing to active rows
+    (waiting,) = await add_plain(store, 1)
+    assert [task.id for task in await store.list_active(9, where=TaskFilter(ended_since=clock.now + 9))] == [waiting]
 
 
 async def test_results_mean_nothing_to_active_rows(store: Store) -> None:

@@ -1,8 +1,21 @@
 """The selftest passes on every store, takes nothing of anybody's, and leaves no active row."""
 
-from queue_runtime.selftest import CANARY, DATA, FAR, HELD_SECONDS, LEFT_AFTER, PRIORITY, run_selftest
+import pytest
+from msgspec.structs import replace
+
+from queue_runtime.selftest import CANARY, DATA, FAR, HELD_SECONDS, LEFT_AFTER, MARK, PRIORITY, run_selftest
 from queue_runtime.store import Store
-from queue_runtime.task import MAX_LIST, Lease, NewTask, Pause, PauseKind, Result, Settlement, Yield
+from queue_runtime.task import (
+    DEFAULT_QUEUE,
+    MAX_LIST,
+    Lease,
+    NewTask,
+    Pause,
+    PauseKind,
+    Result,
+    Settlement,
+    Yield,
+)
 from tests.clock import Clock
 
 OWNER = "qr:0badcafe:1:1@test"
@@ -63,6 +76,38 @@ async def test_one_that_runs_elsewhere_is_let_alone(store: Store, clock: Clock) 
     clock.advance(LEFT_AFTER)
     assert (await run_selftest(store)).ok
     assert [row.id for row in await store.list_active(MAX_LIST)] == [canary[0].id], other
+
+
+async def test_canaries_that_a_killed_check_left_are_taken_back_and_nothing_else(store: Store, clock: Clock) -> None:
+    canary = NewTask(task_class="Work", priority=1000, container_phid=MARK)
+    held, waiting, hidden, ready = [
+        row.id for row in await store.enqueue([canary, canary, replace(canary, delay_until=FAR), canary])
+    ]
+    await store.lease(OWNER, 2, HELD_SECONDS, only=[held, waiting])
+    await store.settle([Settlement.held(Lease(waiting, OWNER), Yield(HELD_SECONDS))])
+    (work,) = await store.enqueue([NewTask(task_class="Work", priority=1000, container_phid="PHID-REPO-1")])
+    clock.advance(LEFT_AFTER - 1)
+    assert (await run_selftest(store)).notes == ()
+    clock.advance(1)
+    assert (await run_selftest(store, brief=True)).notes == ()
+    notes = (await run_selftest(store)).notes
+    assert notes == (f"took back tasks {[waiting, hidden, ready]}, which an earlier takeover check had left",)
+    assert [row.id for row in await store.list_active(MAX_LIST)] == [held, work.id]
+
+
+@pytest.mark.parametrize("pause", [Pause(PauseKind.CLASS, CANARY), Pause(PauseKind.QUEUE, DEFAULT_QUEUE)], ids=str)
+async def test_where_its_own_tasks_are_paused_it_says_what_it_did_not_try(store: Store, pause: Pause) -> None:
+    await store.pause(pause)
+    report = await run_selftest(store)
+    assert (report.ok, len(report.notes)) == (True, 1)
+    assert report.notes[0].startswith(f"leasing is paused for the {pause.kind} {pause.name}, so lease")
+    await store.resume(pause)
+
+
+async def test_pauses_of_others_are_nothing_to_it(store: Store) -> None:
+    for pause in (Pause(PauseKind.CLASS, DEFAULT_QUEUE), Pause(PauseKind.QUEUE, CANARY)):
+        await store.pause(pause)
+    assert (await run_selftest(store)).notes == ()
 
 
 async def test_where_everything_is_paused_it_says_what_it_did_not_try(store: Store) -> None:

@@ -177,3 +177,21 @@ class Slow(ReferenceStore):
 
 async def test_a_store_that_is_slow_to_enqueue_passes_too() -> None:
     assert (await run_selftest(Slow(StoreOptions()))).ok
+
+
+async def test_one_that_goes_on_failing_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try leaves a row in the archive."""
+    waits: list[float] = []
+
+    async def pause(stop: anyio.Event, seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) < 12
+
+    monkeypatch.setattr(selftest, "pause", pause)
+    store = FaultyStore(open_reference())
+    store.refuse("renew", times=9)
+    await SelftestLoop(store, Lifecycle()).run(anyio.Event())
+    assert waits[0] == 0
+    assert 2.5 <= waits[1] <= 5
+    assert 30 <= waits[9] <= 60
+    assert waits[10:] == [300, 300]

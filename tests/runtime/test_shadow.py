@@ -98,6 +98,7 @@ class Gate:
 
     open = False
     patterns = ("Php*",)
+    held = ()
 
 
 async def _nothing(context: Context, data: str) -> None:

@@ -1,6 +1,7 @@
 -- The filter of lists. An absent part is false and lets everything through.
 --
--- As msgpack: classes, queues, states, results, object, container, then least and most failures and priority.
+-- As msgpack: classes, queues, states, results, object, container, least and most failures and priority, and since when
+-- a row has ended.
 local function read_filter(packed)
   local parts = cmsgpack.unpack(packed)
   local function set(part)
@@ -10,6 +11,7 @@ local function read_filter(packed)
     classes = set(parts[1]), queues = set(parts[2]), states = set(parts[3]), results = set(parts[4]),
     object = parts[5], container = parts[6],
     min_failures = parts[7], max_failures = parts[8], min_priority = parts[9], max_priority = parts[10],
+    ended_since = parts[11],
   }
 end
 

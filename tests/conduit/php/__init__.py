@@ -19,6 +19,9 @@ HERE = Path(__file__).parent
 EXTENSION = Path(__file__).parents[3] / "conduit" / "phorge" / "queue-runtime.php"
 
 TOKEN = "the-service-token"
+
+MARKS = frozenset({"LOG", "RAN", "FLUSHED", "COMPARED"})
+"""First words of what the stand-ins and the workers log; PHP has a log line of its own for each fault of the code."""
 SECONDS = 30.0
 
 
@@ -42,6 +45,7 @@ class Php:
         self.command: list[str | Path] = [find_program("php", "php-cli"), "-n"]  # without php.ini
         # everything that PHP has to say of the code is shown, and apart from the reply
         for setting in (
+            "disable_functions=hash_equals",  # one of the stand-ins takes its place, which PHP 8 allows
             "variables_order=EGPCS",
             "error_reporting=-1",
             "display_errors=stderr",
@@ -53,8 +57,8 @@ class Php:
         self.token: str | None = TOKEN
         self.load = [EXTENSION, HERE / "workers.php"]
 
-    def start(self, params: dict[str, object] | None) -> "subprocess.Popen[str]":
-        """A call that goes on by itself; None asks for the names of all methods."""
+    def start(self, params: dict[str, object], ask: str = "call") -> "subprocess.Popen[str]":
+        """A request that goes on by itself: a call, or one for `methods` or what the `console` shows."""
         environ = {"PATH": os.environ["PATH"], **self.environ}
         if self.token is not None:
             environ["HTTP_X_SERVICE_TOKEN"] = self.token
@@ -67,7 +71,7 @@ class Php:
             text=True,
             errors="replace",  # PHP logs the bytes as they are
         )
-        order = {"config": self.config, "load": [str(path) for path in self.load], "params": params}
+        order = {"config": self.config, "load": [str(path) for path in self.load], "ask": ask, "params": params}
         assert process.stdin is not None
         process.stdin.write(json.dumps(order))
         process.stdin.close()
@@ -88,14 +92,14 @@ class Php:
         """The reply. PHP must have had nothing to say of the code itself."""
         out, err = process.communicate(timeout=SECONDS)
         log = err.splitlines()
-        strange = [line for line in log if line and not line.startswith(("LOG ", "RAN ", "FLUSHED "))]
+        strange = [line for line in log if line and line.split()[0] not in MARKS]
         assert not strange, strange
         try:
             return Reply(**json.loads(out), log=log)
         except ValueError:
             raise AssertionError(f"not a reply: {out!r}") from None
 
-    def call(self, params: dict[str, object] | None) -> Reply:
+    def call(self, params: dict[str, object]) -> Reply:
         """One call, to its end."""
         return self.finish(self.start(params))
 
@@ -105,7 +109,11 @@ class Php:
 
     def methods(self) -> Sequence[str]:
         """The names of all Conduit methods."""
-        return list(self.call(None).result)
+        return list(self.finish(self.start({}, "methods")).result)
+
+    def console(self) -> Any:
+        """What the web console shows of methods and options."""
+        return self.finish(self.start({}, "console")).result
 
 
 def versioned(data: str, **params: object) -> dict[str, object]:

@@ -8,13 +8,13 @@ final class RivalConduitAPIMethod extends ConduitAPIMethod {
     return 'worker.execute';
   }
   public function getMethodDescription() {
-    return '';
+    return 'Another one.';
   }
   protected function defineParamTypes() {
     return array();
   }
   protected function defineReturnType() {
-    return '';
+    return 'string';
   }
   protected function execute(ConduitAPIRequest $request) {
     return 'the rival ran it';

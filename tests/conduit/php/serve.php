@@ -19,7 +19,8 @@ if (!$_POST && idx($_SERVER, 'CONTENT_LENGTH')) {
 }
 
 $order = json_decode(file_get_contents(getenv('HARNESS_ORDER')), true);
+$order['ask'] = 'call';
 $order['params'] = json_decode($_POST['params'], true);
 unset($order['params']['__conduit__']);
 header('Content-Type: application/json');
-echo phutil_json_encode(answer_call($order));
+echo phutil_json_encode(answer($order));

@@ -22,6 +22,10 @@ final class ActingWorker extends PhabricatorWorker {
     if ($wait === 'by count') {
       return 10 * $task->getFailureCount();
     }
+    if ($wait === 'by failure') {
+      $told = $task->getExecutionException()->getMessage() === 'a';
+      return ($told && time() - $task->getFailureTime() < 60) ? 40 : 50;
+    }
     if ($wait === 'broken') {
       throw new Exception('the wait is broken');
     }
@@ -30,6 +34,9 @@ final class ActingWorker extends PhabricatorWorker {
 
   protected function doWork() {
     $data = $this->getTaskData();
+    if (is_object($data)) {
+      throw new Exception('Expected task data to be a dictionary.');
+    }
     fwrite(STDERR, 'RAN '.json_encode($data)."\n");
     switch (idx((array)$data, 'do')) {
       case 'say':
@@ -52,6 +59,29 @@ final class ActingWorker extends PhabricatorWorker {
         exit(0);
       case 'save':
         return $this->getCurrentWorkerTask()->save();
+      case 'extend':
+        try {
+          $this->getCurrentWorkerTask()->setLeaseDuration(60);
+        } catch (LiskEphemeralObjectException $ex) {
+          $expires = $this->getCurrentWorkerTask()->getLeaseExpires();
+          throw new Exception('it has '.($expires - time()));
+        }
+        return;
+      case 'write':
+        return AphrontWriteGuard::willWrite();
+      case 'query':
+        $profiler = PhutilServiceProfiler::getInstance();
+        for ($ii = 0; $ii < 100; $ii++) {
+          $id = $profiler->beginServiceCall(array('type' => 'query'));
+          $profiler->endServiceCall($id, array());
+        }
+        throw new Exception('kept '.count($profiler->getServiceCallLog()));
+      case 'exhaust':
+        return str_repeat('a', 2 ** 40);
+      case 'buffer':
+        ob_start();
+        echo 'this is no JSON';
+        return;
       case 'tell':
         $task = $this->getCurrentWorkerTask();
         throw new Exception(
@@ -77,6 +107,12 @@ final class ActingWorker extends PhabricatorWorker {
         foreach ($data['children'] as $child) {
           $this->queueTask($child[0], $child[1], idx($child, 2, array()));
         }
+        return;
+      case 'take 20 ms':
+        usleep(20000);
+        return;
+      case 'stage a rubbish id':
+        $this->queueTask('A', array(), array('objectPHID' => "\xff"));
         return;
       case 'stage rubbish':
         $this->queueTask('ActingWorker', array('text' => "\xff"));
