@@ -50,7 +50,7 @@ SQLITE = (
     Aim("CPU µs a delegated task, the extension", "delegate", "extension", "cpu_us", 1000),
     Aim("CPU µs a delegated task, the fork", "delegate", "fork", "cpu_us", 1000),
     Aim("HTTP calls a delegated task, the extension", "delegate", "extension", "calls", 1.1),
-    Aim("HTTP calls a delegated task, the fork", "delegate", "fork", "calls", 2.1),
+    Aim("HTTP calls a delegated task, the fork", "delegate", "fork", "calls", 2.01),
 )
 
 MYSQL = (

@@ -19,8 +19,9 @@ from queue_runtime.task import Result
 from stores import mysql_driver, mysql_server
 from stores.ledger import ended_task
 from stores.mysql_driver import Connection, Row
+from stores.mysql_head import START
 from stores.mysql_ledger import archived_literal
-from stores.mysql_rows import ACTIVE_WIDTH, ID, active_task, phids
+from stores.mysql_rows import ACTIVE_WIDTH, ID, PRIORITY, active_task, phids
 from stores.mysql_settings import MysqlSettings
 from stores.mysql_text import Sql, Value
 
@@ -36,6 +37,8 @@ class RowByRow:
         self._options = options_of(config)
         self._statements = mysql_server.statements(settings, self._options, companion=True, skips_locked=True)
         self._time = self._fill("time", now=Sql("UNIX_TIMESTAMP()"))
+        self._front = START
+        """goes on where it stopped, as the store does"""
 
     async def run(self, tally: Tally, name: str) -> None:
         """Until a lease finds nothing."""
@@ -45,12 +48,17 @@ class RowByRow:
             await self._archive(row[ID])
 
     async def _lease(self, owner: str) -> Row | None:
-        take_ready = self._fill("take_ready", limit=1, without=(0,))
+        priority, task_id = self._front
+        take_ready = self._fill("take_ready", limit=1, without=(0,), front_priority=priority, front_id=task_id)
         _, time, picked = await self._connection.run(f"BEGIN;{self._time};{take_ready}")
         rows = picked.rows
         if not rows:
             await self._connection.run("ROLLBACK")
-            return None
+            if self._front == START:
+                return None
+            self._front = START
+            return await self._lease(owner)
+        self._front = (rows[0][PRIORITY], rows[0][ID])
         take = self._fill("take", owner=owner, expires=int(time.rows[0][0]) + LEASE_SECONDS, ids=[rows[0][ID]])
         await self._connection.run(f"{take};COMMIT")
         return rows[0]

@@ -111,10 +111,6 @@ class Delegate:
         """Tasks that came back without an outcome, by why."""
         return self._came_back.counts
 
-    def why_not(self, task_id: int) -> str:
-        """Why this task came back without an outcome the last time; empty where it did not."""
-        return self._came_back.reason(task_id)
-
     async def __call__(self, context: Context, data: str) -> None:
         """Have one task run by Phorge. `data` is passed on as it is."""
         task = context.task
@@ -124,9 +120,9 @@ class Delegate:
         async with self._client.slot:
             terms = self._phorge.terms
             if terms is None:
-                self._came_back.too_early(task, NOT_RUN_WAIT, f"Phorge runs no tasks just now: {self._phorge.trouble}")
+                self._came_back.too_early(task, NOT_RUN_WAIT)
             if (left := self._phorge.brakes.left(task.task_class)) > 0:  # it was leased before its class had to wait
-                self._came_back.too_early(task, math.ceil(left), "its class waits, because calls for it go wrong")
+                self._came_back.too_early(task, math.ceil(left))
             seconds = await self._seconds_of(context, terms, lease)
             if seconds is None:
                 context.worked(0)
@@ -140,9 +136,7 @@ class Delegate:
         """How long a run of this class may take; None: there is nothing to run."""
         if terms.version == 0:
             return CLASS_SECONDS
-        # The extension looks at everything again when it executes. The fork's method does not: there `prepare` alone
-        # may say that this one task is needless or not to be run.
-        known = self._prepared.get(context.task.task_class) if terms.locks else None
+        known = self._prepared.get(context.task.task_class)
         if known is not None and known.terms == terms and time.monotonic() < known.until:
             return known.seconds
         return await self._prepare(context, terms, lease)
@@ -166,6 +160,8 @@ class Delegate:
             self._came_back.odd(task, f"{METHOD} gave a result of `prepare` that is not known here: {unknown!r}")
         wanted = number(answer.lease_duration)
         seconds = CLASS_SECONDS if wanted is None or wanted <= 0 else min(wanted, MAX_LEASE_SECONDS)
+        # The extension, which locks, looks at everything again when it executes. The fork's method does not: there
+        # `prepare` alone may say that the next task of the class is needless or not to be run.
         if terms.locks:
             if len(self._prepared) >= MAX_CLASSES:
                 self._prepared.clear()

@@ -243,7 +243,7 @@ async def _why_not(store: Store, canary: Canary, task_id: int, heard: Sequence[s
     owner = None if row is None else row.lease_owner
     match owner:
         case Sentinel.UNKNOWN:
-            how = "nobody knows how its run ended, and PHP may be running it still"
+            how = "PHP may be running it still"
         case Sentinel.YIELD:
             how = "it was put off"
         case _:

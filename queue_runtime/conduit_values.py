@@ -72,6 +72,7 @@ def _places(host: str) -> set[IPv4Address | IPv6Address]:
     # who connects to "all addresses" gets to this machine
     return {one for one in _LOCALHOST if one.version == place.version} if place.is_unspecified else {place}
 
+
 _HOST_WORDS = "a host name, with :port where wanted, as a Host header has it"
 
 

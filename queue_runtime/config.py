@@ -15,6 +15,7 @@ from queue_runtime import gorge_names as gorge
 from queue_runtime.env_file import read_env_file
 from queue_runtime.errors import ConfigError
 from queue_runtime.gorge_names import GorgeName
+from queue_runtime.plain_file import read_plain
 from queue_runtime.settings import BY_FIELD, BY_VARIABLE, PREFIX, SETTINGS, STORES, Setting, store_of
 from queue_runtime.store import Routes
 from queue_runtime.store_values import passwords_in
@@ -250,10 +251,12 @@ class _Reader:
 
     def _foreign(self, name: str, owner: str) -> str:
         known = {"": " by default", PREFIX + "STORE": ""}
+        records = {"mysql", "sqlite"}
+        remedy = "RECORD" if self._store == "streams" and owner in records else "STORE"
         return (
-            f"{name} is a setting for {PREFIX}STORE={owner}, but the store is {self._store_words}"
+            f"{name} is a setting for {PREFIX}{remedy}={owner}, but the store is {self._store_words}"
             f"{known.get(self._store_origin, f' by {self._store_origin}')}: "
-            f"set {PREFIX}STORE={owner}, or remove {name}"
+            f"set {PREFIX}{remedy}={owner}, or remove {name}"
         )
 
     @property
@@ -268,7 +271,7 @@ class _Reader:
             self._problems.append(f"{name} and {setting.variable} are both set: keep one")
         else:
             try:
-                text = Path(self._environ[name]).read_text("utf-8").strip()
+                text = read_plain(Path(self._environ[name])).decode().strip()
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
                 self._problems.append(f"{name}: cannot read {self._environ[name]}: {reason}")

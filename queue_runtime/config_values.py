@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from queue_runtime.errors import InvalidRequest
+from queue_runtime.plain_file import read_plain
 from queue_runtime.store import Routes
 from queue_runtime.task import check_name, check_queue
 
@@ -133,10 +134,10 @@ PATH = Rule("a path", _read_path)
 def _read_file(text: str) -> Path:
     path = _read_path(text)
     try:
-        with path.open("rb"):
-            return path
+        read_plain(path)
     except OSError as error:
         raise ValueError(f"must be a readable file: {error.strerror}") from None
+    return path
 
 
 READABLE_FILE = Rule("a readable file", _read_file)

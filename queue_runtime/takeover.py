@@ -1,4 +1,4 @@
-"""Who works on a queue that Phorge's own taskmasters share, by the owners in its rows; and whether taking over is done."""
+"""Who works on a queue that Phorge's taskmasters share, by the owners in its rows; who would run what waits there."""
 
 import re
 import time

@@ -47,6 +47,7 @@ from stores.mysql_lease import lease, read_pauses
 from stores.mysql_pool import Pool
 from stores.mysql_session import Session, Sessions
 from stores.mysql_settings import MysqlSettings
+from stores.mysql_waits import Waits
 
 T = TypeVar("T")
 
@@ -61,6 +62,8 @@ class MysqlStore:
         self._cursor = mysql_sweep.Cursor()
         self._backlog = BacklogCache()
         self._estimate = mysql_counts.Estimate()
+        self._waits = Waits(sessions)
+        self._patience = mysql_settle.Patience()
 
     async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
         tasks = list(tasks)
@@ -102,7 +105,9 @@ class MysqlStore:
             without=without,
             due_first=due_first,
         )
-        tasks = await self._sessions.play("lease", lambda session: lease(session, request, self._candidates))
+        tasks = await self._sessions.play(
+            "lease", lambda session: lease(session, request, self._candidates, dispatch=order == "dispatch")
+        )
         if tasks:
             self._changes.wrote()
         if self._candidates.hurry:
@@ -112,7 +117,7 @@ class MysqlStore:
     async def renew(self, leases: Sequence[Lease], seconds: int) -> list[Task | None]:
         check_range("seconds", seconds, 1, MAX_LEASE_SECONDS)
         leases = list(leases)
-        return await mysql_settle.renew(self._sessions, leases, seconds) if leases else []
+        return await mysql_settle.renew(self._sessions, self._waits, leases, seconds) if leases else []
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         settlements = list(settlements)
@@ -120,7 +125,7 @@ class MysqlStore:
             check_outcome(settlement.outcome)
         if not settlements:
             return []
-        settled = await self._sessions.play("settle", mysql_settle.Settle(settlements).work)
+        settled = await self._sessions.play("settle", mysql_settle.Settle(settlements, self._patience).work)
         self._changes.wrote()
         if any(map(_rings, settlements, settled)):
             self._changes.ring()
@@ -146,12 +151,12 @@ class MysqlStore:
         return await self._change("delay", task_ids, lambda ledger, _: operating.delay(ledger, until))
 
     async def _change(self, operation: str, task_ids: Sequence[int], rule: mysql_settle.Rule[T]) -> T:
-        answer = await mysql_settle.change(self._sessions, operation, task_ids, rule)
+        answer = await mysql_settle.change(self._waits, operation, task_ids, rule)
         self._changes.ring()
         return answer
 
     async def retry(self, task_ids: Sequence[int], *, repeat: bool = False) -> list[Task | None]:
-        revived = await mysql_settle.retry(self._sessions, list(task_ids), repeat=repeat)
+        revived = await mysql_settle.retry(self._waits, list(task_ids), repeat=repeat)
         self._changes.ring()
         return revived
 

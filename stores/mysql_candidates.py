@@ -14,6 +14,7 @@ from msgspec import Struct
 from queue_runtime.store import Routes
 from queue_runtime.task import U32, Pause, PauseKind
 from stores.mysql_driver import Row
+from stores.mysql_head import Head
 from stores.mysql_left import REMEMBERED, Lefts, Place
 from stores.mysql_session import Session
 from stores.mysql_text import Sql, Value, literal
@@ -113,6 +114,7 @@ class Candidates:
         self._due_left = Lefts()
         self._census: dict[frozenset[str], tuple[float, int]] = {}
         self._delayed: tuple[float, int] = (0.0, 0)
+        self.head = Head()
         self.hurry = False
         """whether the last walk stopped at its bound with too little, so that the next lease should come soon"""
         self.pauses: list[Pause] = []

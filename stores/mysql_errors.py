@@ -94,6 +94,9 @@ _AWAY = {
 }
 DUPLICATE = 1062
 LOCK_WAIT_OVER = 1205
+LOCKED = frozenset({LOCK_WAIT_OVER, 3572})
+"""Numbers that say that a row is locked by somebody else, after a wait or at once."""
+
 MISSING = frozenset({1049, 1146, 1054, 1932})
 """Numbers that say that the schema is not as it was when it was last looked at."""
 

@@ -10,7 +10,6 @@ from itertools import takewhile
 from queue_runtime.task import (
     LOST_MESSAGE,
     MAX_LEASE_BYTES,
-    U32,
     Attempt,
     AttemptKind,
     Failure,
@@ -24,6 +23,7 @@ from stores.lease_request import LeaseRequest
 from stores.ledger import attempt_entry, ended_task
 from stores.mysql_candidates import WINDOW, Candidates, LeaseFilter, of_ids
 from stores.mysql_driver import Row
+from stores.mysql_head import START, RowPlace, place_of
 from stores.mysql_ledger import archived_literal, attempts, valid_ids, with_fresh_extras
 from stores.mysql_left import Place
 from stores.mysql_rows import (
@@ -34,6 +34,7 @@ from stores.mysql_rows import (
     ID,
     LOST,
     OWNER,
+    PRIORITY,
     SPENT,
     active_task,
     is_utf8,
@@ -41,7 +42,7 @@ from stores.mysql_rows import (
     phids,
 )
 from stores.mysql_session import Session
-from stores.mysql_text import Sql, row_literal
+from stores.mysql_text import Sql, Value, row_literal
 from stores.spent_receipts import first_unspent
 
 _DATA, _SIZE = ACTIVE_WIDTH, ACTIVE_WIDTH + 1
@@ -70,18 +71,26 @@ def _pauses(rows: Sequence[Row]) -> list[Pause]:
     return [Pause(PauseKind(kind), name.decode()) for kind, name in rows]
 
 
-async def lease(session: Session, request: LeaseRequest, candidates: Candidates) -> list[Task]:
-    """Take rows for the owner, phase by phase."""
-    return await _Leasing(session, request, candidates).run()
+async def lease(
+    session: Session, request: LeaseRequest, candidates: Candidates, *, dispatch: bool = False
+) -> list[Task]:
+    """Take rows for the owner, phase by phase. `dispatch`: in the order of our lease loop (mysql_head.py)."""
+    return await _Leasing(session, request, candidates, dispatch=dispatch).run()
 
 
 class _Leasing:
     """One lease call: what it has locked so far, and the bounds on it."""
 
-    def __init__(self, session: Session, request: LeaseRequest, candidates: Candidates) -> None:
+    def __init__(self, session: Session, request: LeaseRequest, candidates: Candidates, *, dispatch: bool) -> None:
         self._session = session
         self._request = request
         self._candidates = candidates
+        self._head = candidates.head
+        self._dispatch = dispatch
+        self._front = START
+        """after which place phase 1 begins"""
+        self._last: RowPlace | None = None
+        """up to which place it may pick without a glance"""
         self._without = frozenset(valid_ids(request.without))
         self._now = 0
         self._bytes = 0
@@ -137,10 +146,15 @@ class _Leasing:
             return [session.fill("candidates_of", ids=ids, now=session.now)] if ids else []
         if request.due_first:
             return []
+        if self._dispatch:
+            self._front = self._head.front(wanted)
         if await self._picks_at_once(wanted):
-            return [self._take_ready(request.limit, self._without)]
+            return [self._take_ready(request.limit)]
         if self._glances(wanted):
-            return [self._glance(wanted, request.limit)]
+            self._last = self._head.last(wanted, request.limit)
+            if self._last is None:
+                return [self._glance(wanted, request.limit)]
+            return [self._take_head(wanted, request.limit, self._last)]
         return [self._candidates.first_step(session, request.limit)]
 
     async def _picks_at_once(self, wanted: LeaseFilter) -> bool:
@@ -149,8 +163,16 @@ class _Leasing:
             return False
         return await self._candidates.head_is_plain(self._session)
 
-    def _take_ready(self, limit: int, skipped: Collection[int]) -> str:
-        return self._session.fill("take_ready", limit=limit, without=skipped or (0,))
+    def _take_ready(self, limit: int) -> str:
+        return self._fill("take_ready", limit=limit)
+
+    def _take_head(self, wanted: LeaseFilter, limit: int, last: RowPlace) -> str:
+        return self._fill("take_head", limit=limit, last_priority=last[0], last_id=last[1], **wanted.values)
+
+    def _fill(self, statement: str, **values: Value) -> str:
+        priority, task_id = self._front
+        seen = self._without | self._seen or (0,)
+        return self._session.fill(statement, front_priority=priority, front_id=task_id, without=seen, **values)
 
     async def _pick(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:
         if self._request.only is not None:
@@ -169,25 +191,32 @@ class _Leasing:
 
     async def _ready(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:
         if await self._picks_at_once(wanted):
-            await self._from_the_front(first)
+            await self._from_the_front(wanted, first)
         elif not self._glances(wanted):
             await self._from_candidates(wanted, first)
         elif not await self._from_the_head(wanted, first):
             await self._from_candidates(wanted, None)
 
-    async def _from_the_front(self, rows: Sequence[Row] | None) -> None:
+    async def _from_the_front(self, wanted: LeaseFilter, rows: Sequence[Row] | None) -> None:
         """Everything passes: pick and lock in one statement."""
         for _ in range(_PICKS):
             room = self._room
             if room <= 0:
                 return
             if rows is None:
-                (answer,) = await self._session.trip(self._take_ready(room, self._without | self._seen))
+                (answer,) = await self._session.trip(self._take_ready(room))
                 rows = answer.rows
             await self._sift(rows)
-            if len(rows) < room:
-                return
-            rows = None
+            if self._front == START:
+                if len(rows) < room:
+                    return
+                self._head.looked(wanted)
+            self._move_on(rows)
+            rows, self._front = None, START
+
+    def _move_on(self, rows: Sequence[Row]) -> None:
+        if self._dispatch and rows:
+            self._head.took(max((row[PRIORITY], row[ID]) for row in rows))
 
     def _glances(self, wanted: LeaseFilter) -> bool:
         """Whether phase 1 begins with a look at the head of the queue."""
@@ -196,30 +225,35 @@ class _Leasing:
     def _glance(self, wanted: LeaseFilter, room: int) -> str:
         return self._session.fill("glance", depth=_depth(room), **wanted.values)
 
-    async def _from_the_head(self, wanted: LeaseFilter, glance: Sequence[Row] | None) -> bool:
+    async def _from_the_head(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> bool:
         """Where the head of the queue has enough for the filter, pick and lock there; whether phase 1 is done with it.
+
+        `first`: what the first trip has picked where an earlier glance still holds, else a glance.
 
         Never beyond the rows that were glanced at: a locking pick that has to search locks what it steps over. Unlike
         candidates, its rows are not those that the other processes pick at the same moment.
         """
+        if self._last is not None and first is not None:
+            await self._sift(first)
+            self._move_on(first)
+            if self._room <= 0:
+                return True
+            first = None
+        self._front = START
         room = self._room
-        if glance is None:
+        if first is None:
             (answer,) = await self._session.trip(self._glance(wanted, room))
-            glance = answer.rows
-        count, passing, last = (int(number) for number in glance[0])
+            first = answer.rows
+        count, passing, number = (int(number) for number in first[0])
         at_end = count < _depth(room)
         if passing < room and not at_end:
             return False
+        last = place_of(number)
+        self._head.looked(wanted, last=last, left=passing - room)
         if passing:
-            rows = await self._session.rows(
-                "take_head",
-                limit=room,
-                without=self._without or (0,),
-                last_priority=last >> 32,
-                last_id=last & U32,
-                **wanted.values,
-            )
-            await self._sift(rows)
+            (answer,) = await self._session.trip(self._take_head(wanted, room, last))
+            await self._sift(answer.rows)
+            self._move_on(answer.rows)
         return at_end or self._room <= 0
 
     async def _from_candidates(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:

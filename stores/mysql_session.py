@@ -123,13 +123,21 @@ class Session:
     async def draw_ids(self, count: int, *, patience: int = LOCK_WAIT) -> tuple[int, int]:
         """The first id of a block of this many, and the time. Waits for the counter for `patience` seconds.
 
-        In autocommit and before any transaction: inside one the counter's row would stay locked until the commit,
-        for every enqueuer of the install (docs/decisions/0006). Ids that end up unused are a gap, which harms nobody.
+        With 0 it raises ServerError at once where somebody else has it locked, and leaves a transaction open; a server
+        without NOWAIT waits for 1 s. In autocommit and before any transaction: inside one the counter's row would stay
+        locked until the commit, for every enqueuer of the install (docs/decisions/0006). Ids that end up unused are a
+        gap, which harms nobody.
         """
         assert not self._connection.in_transaction, "ids are drawn outside a transaction"
         draw = self.fill("draw_ids", count=count), self.fill("time", now=self.now)
-        async with self.waiting(patience):
-            drawn, time = await self.trip(*draw)
+        if patience == 0 and self.server.skips_locked:
+            # the transaction begins and ends within the trip: the counter is not locked for longer than by the draw
+            self._connection.in_transaction = True
+            _, _, drawn, time, _ = await self.trip("BEGIN", self.fill("lock_counter"), *draw, "COMMIT")
+            self._connection.in_transaction = False
+        else:
+            async with self.waiting(max(patience, 1)):
+                drawn, time = await self.trip(*draw)
         if drawn.affected == 1 and drawn.insert_id:  # there was no counter: in an old install its first ids are in use
             (lifted,) = await self.trip(self.fill("lift_counter"))
             if lifted.affected:

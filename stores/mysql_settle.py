@@ -3,14 +3,12 @@
 A row that somebody else has locked is not lost: it is BUSY, and the caller sends its settlement again.
 """
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import structlog
 
-from queue_runtime.errors import StoreUnavailable
 from queue_runtime.task import (
     DEFAULT_PRIORITY,
     Complete,
@@ -24,34 +22,61 @@ from queue_runtime.task import (
 from stores import operating, settling
 from stores.ledger import Ledger, is_held
 from stores.mysql_enqueue import again_if_taken, insert, known_answers, new_rows
-from stores.mysql_errors import LOCK_WAIT_OVER, Kind, ServerError
+from stores.mysql_errors import LOCKED, Kind, ServerError
 from stores.mysql_ledger import Loaded, changes, load, load_archived, renewals, revivals, valid_ids
 from stores.mysql_rows import ID, active_task
-from stores.mysql_session import LOCKED_SECONDS, Session, Sessions
+from stores.mysql_session import Session, Sessions
+from stores.mysql_waits import Table, Waits
 
 T = TypeVar("T")
+Rule = Callable[[Ledger, Sequence[int]], T]
 BUSY = Settled(Verdict.BUSY)
 
 COUNTER_PATIENCE = 1
-"""Seconds for which a round waits for the id counter, when PHP holds it, before it goes on without its follow-ups."""
+"""Seconds for which a round waits for the id counter where it has been found locked for long.
 
-_RENEW_PAUSES = (0.01, 0.03, 0.1, 0.2)
-"""Seconds between the tries to renew rows that somebody else has locked."""
+Looks in passing may never find it free where others stand in line for it; who waits at the server is in that line.
+"""
 
-_PAUSE = 0.05
-"""Seconds until rows that somebody else had locked are asked for again."""
+COUNTER_LOCKED_SECONDS = 10.0
+"""So long after it was found locked, and after each such wait, rounds only look at the counter in passing."""
 
-_WAIT = 1
-"""Seconds for which a try waits at the server. So long it may hold the other rows of its call."""
+RENEW_SECONDS = 0.3
+"""How long a renewal waits for rows that somebody else has locked."""
 
 _log = structlog.get_logger()
+
+
+class Patience:
+    """How long the rounds of a store wait for the id counter: they do not, but for one of them now and then.
+
+    It is the one row that outcomes without follow-ups do not need, and they must not wait for it with the others.
+    """
+
+    def __init__(self) -> None:
+        self._waits_from: float | None = None
+
+    @property
+    def seconds(self) -> int:
+        """For the next round."""
+        return COUNTER_PATIENCE if self._waits_from is not None and time.monotonic() >= self._waits_from else 0
+
+    def free(self) -> None:
+        """The counter could be had."""
+        self._waits_from = None
+
+    def locked(self, waited: int) -> None:
+        """It could not, in so many seconds."""
+        if waited or self._waits_from is None:
+            self._waits_from = time.monotonic() + COUNTER_LOCKED_SECONDS
 
 
 class Settle:
     """One call. A row that an id issued twice has put into the archive already makes it write over that one."""
 
-    def __init__(self, settlements: Sequence[Settlement]) -> None:
+    def __init__(self, settlements: Sequence[Settlement], patience: Patience) -> None:
         self._settlements = settlements
+        self._patience = patience
         self._followups = [
             (task, DEFAULT_PRIORITY)
             for one in settlements
@@ -70,12 +95,7 @@ class Settle:
             known = await known_answers(session, self._followups)
             # enough for all; those of settlements that turn out to be LOST stay a gap
             if count := new_rows(self._followups, known):
-                try:
-                    first_id, _ = await session.draw_ids(count, patience=COUNTER_PATIENCE)
-                except ServerError as error:
-                    if error.number != LOCK_WAIT_OVER:
-                        raise
-                    self._counter_is_locked = True  # by an enqueuer of PHP in a transaction: the others go on
+                first_id = await self._draw_ids(session, count)
         loaded = await load(session, (one.task_id for one in self._settlements))
         settled, followups = self._apply(loaded)
         statements = changes(session, loaded, replace=self._replace)
@@ -92,6 +112,21 @@ class Settle:
             raise again_if_taken(error) from error
         return settled
 
+    async def _draw_ids(self, session: Session, count: int) -> int:
+        """The first of so many ids; where an enqueuer of PHP has the counter in a transaction, the others go on."""
+        seconds = self._patience.seconds
+        try:
+            first_id, _ = await session.draw_ids(count, patience=seconds)
+        except ServerError as error:
+            if error.number not in LOCKED:
+                raise
+            await session.end()
+            self._patience.locked(seconds)
+            self._counter_is_locked = True
+            return 0
+        self._patience.free()
+        return first_id
+
     def _apply(self, loaded: Loaded) -> tuple[list[Settled], list[tuple[NewTask, int]]]:
         busy = set(loaded.locked)
         if self._counter_is_locked:
@@ -106,22 +141,19 @@ class Settle:
         return [BUSY if one.task_id in busy else next(rest) for one in self._settlements], followups
 
 
-async def renew(sessions: Sessions, leases: Sequence[Lease], seconds: int) -> list[Task | None]:
+async def renew(sessions: Sessions, waits: Waits, leases: Sequence[Lease], seconds: int) -> list[Task | None]:
     """Move the expiry of each valid lease, never back.
 
     A row that stays locked by somebody else is answered as it is: nobody can take it from its holder meanwhile.
     """
-    answers: list[Task | None] = [None] * len(leases)
-    places = list(range(len(leases)))
-    for pause in (*_RENEW_PAUSES, 0.0):
+    answers, locked = await sessions.play("renew", lambda session: _renew(session, leases, seconds))
+    if locked:
+        await waits.pass_by("renew", Table.ACTIVE, locked, RENEW_SECONDS)
+        places = [place for place, lease in enumerate(leases) if lease.task_id in locked]
         asked = [leases[place] for place in places]
-        rows, locked = await sessions.play("renew", lambda session, asked=asked: _renew(session, asked, seconds))  # type: ignore[misc]
+        rows, _ = await sessions.play("renew", lambda session: _renew(session, asked, seconds))
         for place, row in zip(places, rows, strict=True):
             answers[place] = row
-        places = [place for place, lease in zip(places, asked, strict=True) if lease.task_id in locked]
-        if not places:
-            break
-        await asyncio.sleep(pause)
     return answers
 
 
@@ -143,16 +175,8 @@ async def _renew(session: Session, leases: Sequence[Lease], seconds: int) -> tup
     return renewed, loaded.locked
 
 
-Rule = Callable[[Ledger, Sequence[int]], T]
-Try = Callable[[Session, bool], Awaitable[tuple[T, frozenset[int]]]]
-"""A transaction: its answer, and the rows that somebody else has locked: where there are any, it has changed nothing.
-
-With True it waits for them.
-"""
-
-
-async def change(sessions: Sessions, operation: str, task_ids: Iterable[int], rule: Rule[T]) -> T:
-    """Apply an operator's rule to the rows of these ids, all together, in one transaction; see `_patiently`."""
+async def change(waits: Waits, operation: str, task_ids: Iterable[int], rule: Rule[T]) -> T:
+    """Apply an operator's rule to the rows of these ids, all together, in one transaction; see `Waits.play`."""
     ids = valid_ids(task_ids)
 
     async def attempt(session: Session, wait: bool) -> tuple[T, frozenset[int]]:
@@ -162,11 +186,11 @@ async def change(sessions: Sessions, operation: str, task_ids: Iterable[int], ru
             await session.commit(*statements)
         return answer, loaded.locked
 
-    return await _patiently(sessions, operation, attempt)
+    return await waits.play(operation, Table.ACTIVE, attempt)
 
 
-async def retry(sessions: Sessions, task_ids: Sequence[int], *, repeat: bool) -> list[Task | None]:
-    """Bring archived tasks back; see `_patiently`."""
+async def retry(waits: Waits, task_ids: Sequence[int], *, repeat: bool) -> list[Task | None]:
+    """Bring archived tasks back; see `Waits.play`."""
 
     async def attempt(session: Session, wait: bool) -> tuple[list[Task | None], frozenset[int]]:
         loaded = await load_archived(session, task_ids, wait=wait)
@@ -185,38 +209,4 @@ async def retry(sessions: Sessions, task_ids: Sequence[int], *, repeat: bool) ->
             raise again_if_taken(error) from error
         return revived, loaded.locked
 
-    return await _patiently(sessions, "retry", attempt)
-
-
-async def _patiently(sessions: Sessions, operation: str, attempt: Try[T]) -> T:
-    """Try until none of the rows is locked by somebody else; then all is done in one go.
-
-    Between two tries it has neither a connection nor a lock, so one locked row holds up only who asks for that row. A
-    few at a time wait at the server, where rows that are never free all at once can be had one after the other. Raises
-    StoreUnavailable, with nothing changed, where a row stays locked for LOCKED_SECONDS.
-    """
-    until = time.monotonic() + LOCKED_SECONDS
-    while True:
-        answer, locked = await sessions.play(operation, lambda session: attempt(session, False))
-        if not locked:
-            return answer
-        if time.monotonic() > until:
-            raise StoreUnavailable(operation, f"task {min(locked)} is locked by somebody else")
-        if not sessions.waits.locked():
-            async with sessions.waits:
-                waited = await sessions.play(operation, lambda session: _wait(session, attempt))
-            if waited is not None and not waited[1]:
-                return waited[0]
-        await asyncio.sleep(_PAUSE)
-
-
-async def _wait(session: Session, attempt: Try[T]) -> tuple[T, frozenset[int]] | None:
-    """The answer of a try that waits for locked rows; None where that took too long."""
-    async with session.waiting(_WAIT):
-        try:
-            return await attempt(session, True)
-        except ServerError as error:
-            if error.number != LOCK_WAIT_OVER:
-                raise
-            await session.end()
-            return None
+    return await waits.play("retry", Table.ARCHIVED, attempt)

@@ -22,6 +22,7 @@ MARKS = {EXTENSION: b"class QueueRuntimeExecuteConduitAPIMethod", STUBS: b"`queu
 """By what a file of ours is known, whichever version of this product wrote it."""
 
 TOKEN_KEY = "queue-runtime.token"
+
 _METHOD = re.compile(rb"""['"]worker\.execute['"]""")
 _IS_METHOD = re.compile(rb"\bextends\s+\\?\w*ConduitAPIMethod\b")
 _CLASS = re.compile(rb"\bclass (\w+)\s+extends\b")

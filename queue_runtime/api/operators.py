@@ -9,7 +9,7 @@ from queue_runtime.api.routing import Route, get, post
 from queue_runtime.current import Current
 from queue_runtime.errors import InvalidRequest
 from queue_runtime.intake import Intake
-from queue_runtime.settler import Settler
+from queue_runtime.settler import BUSY_SECONDS, Settler, StillLocked
 from queue_runtime.store import Store
 from queue_runtime.task import MAX_FOLLOWUPS, U32, check_range
 from queue_runtime.wire import (
@@ -29,6 +29,9 @@ from queue_runtime.wire import (
     task_json,
 )
 
+IN_TIME = 5.0
+"""Seconds before the end of its time at which a settle-batch stops waiting for rows that somebody else has locked."""
+
 
 class OperatorFace:
     """Routes beside the contract, in the same envelope."""
@@ -42,11 +45,11 @@ class OperatorFace:
     def routes(self) -> list[Route]:
         return [
             post("/api/queue/enqueue-batch", EnqueueBatchBody, self.enqueue_batch),
-            post("/api/queue/settle-batch", SettleBatchBody, self.settle_batch),
-            post("/api/queue/free", TasksBody, self.free),
-            post("/api/queue/retry", RetryBody, self.retry),
-            post("/api/queue/priority", PriorityBody, self.priority),
-            post("/api/queue/delay", DelayBody, self.delay),
+            post("/api/queue/settle-batch", SettleBatchBody, self.settle_batch, leaves=True),
+            post("/api/queue/free", TasksBody, self.free, leaves=True),
+            post("/api/queue/retry", RetryBody, self.retry, leaves=True),
+            post("/api/queue/priority", PriorityBody, self.priority, leaves=True),
+            post("/api/queue/delay", DelayBody, self.delay, leaves=True),
             get("/api/queue/archive", self.archive),
             get("/api/queue/archive/{id}", self.archived),
             post("/api/queue/pause", PauseBody, self.pause),
@@ -71,7 +74,11 @@ class OperatorFace:
             for place, one in enumerate(bodies)
         ]
         verdicts = []
-        for settlement, settled in zip(settlements, await self._settler.settle(settlements), strict=True):
+        try:
+            results = await self._settler.settle(settlements, patience=min(BUSY_SECONDS, request.seconds - IN_TIME))
+        except StillLocked as error:
+            results = error.results  # the others are written, and the caller has to hear of it
+        for settlement, settled in zip(settlements, results, strict=True):
             outcomes.report(settlement, settled)
             verdict: dict[str, object] = {"taskID": settlement.task_id, "verdict": settled.verdict.value}
             if settled.archived is not None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cached_property
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
+import anyio
 from msgspec import Struct
 from starlette.types import Receive, Scope
 
@@ -23,6 +25,11 @@ MOVES = 10
 """A body that keeps arriving moves its bound on this often, at most, in the time that one may stand still."""
 
 MAX_REQUEST_ID = 128
+
+LONG_SECONDS = 1.0
+"""After so long a call that may wait for somebody else is left when its caller has gone."""
+
+Answer = TypeVar("Answer")
 
 
 class Limits(Struct, frozen=True):
@@ -116,6 +123,25 @@ class Request:
         """Return when the caller has hung up. Only after the whole body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+    async def while_there(self, call: Awaitable[Answer]) -> Answer:
+        """What the call answers. Ends it with ClientGone where it takes long and the caller has hung up.
+
+        A short call is brought to its end, as ever. Only after the whole body was read.
+        """
+
+        async def watch() -> None:
+            await asyncio.sleep(LONG_SECONDS)
+            await self.disconnected()
+            scope.cancel()
+
+        with anyio.CancelScope() as scope:
+            watching = asyncio.create_task(watch())
+            try:
+                return await call
+            finally:
+                watching.cancel()
+        raise ClientGone
 
     async def _take_chunks(
         self, take: Callable[[bytes], object], limit: int, seconds: float, move: Callable[[float], None]

@@ -59,8 +59,13 @@ def get(path: str, handler: Handler) -> Route:
     return Route("GET", path, answer)
 
 
-def post(path: str, body: type[Body], handler: BodyHandler[Body], *, bounded: bool = True) -> Route:
-    """A route that takes a JSON object. `bounded` False: the handler keeps its time itself."""
+def post(
+    path: str, body: type[Body], handler: BodyHandler[Body], *, bounded: bool = True, leaves: bool = False
+) -> Route:
+    """A route that takes a JSON object.
+
+    `bounded` False: the handler keeps its time itself. `leaves`: it may wait long, and ends when its caller has gone.
+    """
     decoder = msgspec.json.Decoder(body)
 
     async def answer(request: Request) -> Reply:
@@ -68,7 +73,8 @@ def post(path: str, body: type[Body], handler: BodyHandler[Body], *, bounded: bo
             with request.bounded() as bound:
                 asked = decode(decoder, await request.read(bound))
                 if bounded:
-                    return await handler(request, asked)
+                    answer = handler(request, asked)
+                    return await (request.while_there(answer) if leaves else answer)
         except TimeoutError:
             if not request.complete:
                 raise too_slow() from None

@@ -68,12 +68,12 @@ class StoreFace:
                 ),
                 _bounded(wire.RENEW, lambda call: store.renew(call.leases, call.seconds)),
                 _bounded(wire.SETTLE, lambda call: store.settle(call.settlements)),
-                _bounded(wire.CANCEL, lambda call: store.cancel(call.task_ids)),
-                _bounded(wire.AWAKEN, lambda call: store.awaken(call.task_ids)),
-                _bounded(wire.FREE, lambda call: store.free(call.task_ids)),
-                _bounded(wire.PRIORITY, lambda call: store.priority(call.task_ids, call.priority)),
-                _bounded(wire.DELAY, lambda call: store.delay(call.task_ids, call.until)),
-                _bounded(wire.RETRY, lambda call: store.retry(call.task_ids, repeat=call.repeat)),
+                _left(wire.CANCEL, lambda call: store.cancel(call.task_ids)),
+                _left(wire.AWAKEN, lambda call: store.awaken(call.task_ids)),
+                _left(wire.FREE, lambda call: store.free(call.task_ids)),
+                _left(wire.PRIORITY, lambda call: store.priority(call.task_ids, call.priority)),
+                _left(wire.DELAY, lambda call: store.delay(call.task_ids, call.until)),
+                _left(wire.RETRY, lambda call: store.retry(call.task_ids, repeat=call.repeat)),
                 _bounded(wire.PAUSE, lambda call: store.pause(call.pause)),
                 _bounded(wire.RESUME, lambda call: store.resume(call.pause)),
                 _bounded(wire.PAUSED, lambda _: store.paused()),
@@ -182,6 +182,17 @@ def _bounded(method: Method[Call, Answer], call_store: Callable[[Call], Awaitabl
         call = method.read_call(body)
         with request.bounded():
             return msgspec.json.encode(await call_store(call))
+
+    return method.name, serve
+
+
+def _left(method: Method[Call, Answer], call_store: Callable[[Call], Awaitable[Answer]]) -> tuple[str, Serve]:
+    """The same, but it may wait for rows that somebody else has locked, and is left when its caller has gone."""
+
+    async def serve(request: Request, body: bytes) -> bytes:
+        call = method.read_call(body)
+        with request.bounded():
+            return msgspec.json.encode(await request.while_there(call_store(call)))
 
     return method.name, serve
 

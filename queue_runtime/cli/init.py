@@ -11,7 +11,8 @@ def init() -> None:
     """Make what the chosen store needs. May be run again at any time.
 
     sqlite: the file. mysql: the database {namespace}_queue_runtime, for which the account needs the right to create it;
-    nothing in Phorge's own databases is touched. redis, remote: nothing to make, the server is looked at.
+    nothing in Phorge's own databases is touched. redis, remote: nothing to make, the server is looked at. streams: what
+    the store that RECORD names needs; nothing in Redis.
     """
     _, config = reading_or_exit()
     refuse_in_shadow(config, "init makes what the store needs")

@@ -1,6 +1,7 @@
 """`queue-runtime phorge`: puts the extension into a Phorge on this machine, looks at it, takes it out again."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,13 +32,16 @@ def install(folder: Path) -> None:
     Nothing is changed where that would harm: a syntax that this PHP does not take, or another file that answers
     worker.execute, as the fork's own does. May be run again at any time. Exit code 0: it is there. 1: it is not.
     """
-    from conduit.phorge.checkout import EXTENSION, RefusedError, State, shipped
+    from conduit.phorge.checkout import EXTENSION, State, classes_of, shipped
+    from conduit.phorge.errors import RefusedError
 
     try:
         checkout = _checkout(folder)
         if rivals := checkout.rivals():
             names = ", ".join(str(path) for path in rivals)
             fail(f"{names} answers worker.execute already; two of them would stop all of Conduit. Nothing was changed")
+        if declared := checkout.declared(EXTENSION, classes_of(shipped())):
+            fail(f"another file has a class {', '.join(declared)}, a stub perhaps. Nothing was changed")
         if checkout.state(EXTENSION, shipped()) is State.SAME:
             click.echo(f"{checkout.extensions / EXTENSION} is there already, and is the one of this version")
         else:
@@ -61,20 +65,20 @@ def install(folder: Path) -> None:
 @FOLDER
 def check(folder: Path) -> None:
     """Print what is found in DIR, one a line, as the doctor does. Exit code 1 when there is a fault."""
-    from conduit.phorge.checkout import RefusedError
+    from conduit.phorge.errors import RefusedError
 
     try:
-        checkout = _checkout(folder)
+        show(_findings(_checkout(folder)))
     except RefusedError as error:
         fail(str(error))
-    show(_findings(checkout))
 
 
 @phorge.command()
 @FOLDER
 def remove(folder: Path) -> None:
     """Take the extension and the stubs out of DIR again. Files that are not ours stay."""
-    from conduit.phorge.checkout import EXTENSION, STUBS, TOKEN_KEY, RefusedError
+    from conduit.phorge.checkout import EXTENSION, STUBS, TOKEN_KEY
+    from conduit.phorge.errors import RefusedError
 
     removed = False
     try:
@@ -102,21 +106,30 @@ def stubs(folder: Path, classes: tuple[str, ...]) -> None:
     """Write a PHP class for each task class that has a handler here and no PHP code.
 
     Without one Phorge's page of such a task is an error. The classes named now replace those of the last call.
+
+    A second class of one name would take the whole site down. So names are refused that PHP, Phorge, Arcanist beside it
+    or a library of load-libraries has already; and all of them, where it cannot be known what those have.
     """
-    from conduit.phorge.checkout import STUBS, RefusedError, State
-    from conduit.phorge.stubs import is_class_name, stub_file
+    from conduit.phorge.checkout import STUBS, State
+    from conduit.phorge.errors import RefusedError
+    from conduit.phorge.php import try_stubs
+    from conduit.phorge.stubs import is_class_name, is_taken, stub_file
 
     if wrong := [name for name in classes if not is_class_name(name)]:
         raise click.UsageError(f"not a name of a PHP class: {', '.join(wrong)}")
+    if taken := [name for name in classes if is_taken(name)]:
+        fail(f"PHP or the extension has {', '.join(taken)} by itself. Nothing was changed")
     text = stub_file(classes)
     try:
         checkout = _checkout(folder)
-        if declared := checkout.declared(list(classes)):
+        if unknown := checkout.unknown_code():
+            fail(f"who knows which classes Phorge has: {'; '.join(unknown)}. Nothing was changed")
+        if declared := checkout.declared(STUBS, list(classes)):
             fail(f"Phorge has {', '.join(declared)} already. Nothing was changed")
         if checkout.state(STUBS, text) is State.SAME:
             click.echo(f"{checkout.extensions / STUBS} has them already")
             return
-        checked = checkout.write(STUBS, text)
+        checked = checkout.write(STUBS, text, partial(try_stubs, names=classes))
     except RefusedError as error:
         fail(str(error))
     click.echo(f"{checkout.extensions / STUBS} has {len(set(classes))} classes; {checked}")
@@ -133,17 +146,19 @@ def _checkout(folder: Path) -> "Checkout":
 
 def look_into(folder: Path) -> "tuple[Checkout | None, list[Finding]]":
     """The Phorge in this folder, None where there is none, and what is found there."""
-    from conduit.phorge.checkout import RefusedError
+    from conduit.phorge.errors import RefusedError
 
     try:
         checkout = _checkout(folder)
+        return checkout, list(_findings(checkout))
     except RefusedError as error:
         return None, [fault("phorge", str(error))]
-    return checkout, list(_findings(checkout))
 
 
 def _findings(checkout: "Checkout") -> Iterator[Finding]:
-    from conduit.phorge.checkout import EXTENSION, STUBS, RefusedError, State, lint, shipped
+    from conduit.phorge.checkout import EXTENSION, STUBS, State, shipped
+    from conduit.phorge.errors import RefusedError
+    from conduit.phorge.php import lint
 
     path = checkout.extensions / EXTENSION
     match checkout.state(EXTENSION, shipped()):
@@ -161,6 +176,8 @@ def _findings(checkout: "Checkout") -> Iterator[Finding]:
                 yield ok("syntax", f"{name}: {lint(checkout.extensions / name)}")
             except RefusedError as error:
                 yield fault("syntax", f"{name}: {error}")
+    if (names := checkout.stubs()) and (declared := checkout.declared(STUBS, names)):
+        yield fault("stubs", f"Phorge has {', '.join(declared)} by now: write {STUBS} without, or the site may go down")
     yield from _rivals(checkout, installed=path.exists())
     match checkout.token_is_set():
         case True:

@@ -56,8 +56,8 @@ def plan(phorge: str) -> None:
 def status(minutes: int, allowed: tuple[str, ...], addresses: tuple[str, ...]) -> None:
     """Print who enqueued, leased, executed and archived lately, and whether that is all there is to do. Reads only.
 
-    Exit code 0: tasks were ended by workers of this runtime, nobody else has acted, every worker is ready, and each task
-    that waits has one that leases it. 1: not so.
+    Exit code 0: tasks were ended by workers of this runtime, nobody else has acted, every worker is ready, and each
+    task that waits has one that leases it. 1: not so.
     """
     from queue_runtime.cli.there import look_there
     from queue_runtime.takeover import describe, verdict

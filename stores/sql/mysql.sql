@@ -122,6 +122,10 @@ ON DUPLICATE KEY UPDATE counterValue = IF(
     counterValue + :count <= 4294967295, LAST_INSERT_ID(counterValue + :count), counterValue + LAST_INSERT_ID(0)
 );
 
+-- name: lock_counter
+-- An error at once where somebody else has it locked.
+SELECT counterValue FROM {worker}.lisk_counter WHERE counterName = 'worker_activetask' FOR UPDATE {nowait};
+
 -- fragment: used
 -- An id beyond 4,000,000,000 is somebody's mistake: a counter moved past it would leave no ids, for Phorge either.
 SELECT GREATEST(
@@ -195,11 +199,15 @@ INSERT INTO {worker}.worker_gorgeinbox (eventID, payloadHash, response) VALUES (
 -- name: pauses
 SELECT kind, name FROM {companion}.pause ORDER BY kind, name;
 
+-- fragment: further
+(priority > :front_priority OR (priority = :front_priority AND id > :front_id))
+
 -- name: take_ready
--- In: limit, without, now. The unfiltered phase 1: picks and locks in one statement.
+-- In: limit, without, and the place after which it begins. The unfiltered phase 1: picks and locks in one statement.
 SELECT {columns}, {payload} FROM (
     SELECT * FROM {worker}.worker_activetask FORCE INDEX (key_owner)
-    WHERE {ready} AND id NOT IN (:without) ORDER BY priority, id LIMIT :limit FOR UPDATE {skip_locked}
+    WHERE {ready} AND id NOT IN (:without) AND {further}
+    ORDER BY priority, id LIMIT :limit FOR UPDATE {skip_locked}
 ) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}
 ORDER BY a.priority, a.id;
 
@@ -216,10 +224,11 @@ SELECT COUNT(*), COALESCE(SUM(leaseExpires IS NULL AND {of_classes}), 0), COALES
 ) head;
 
 -- name: take_head
--- In: limit, without, a filter of classes, and the place beyond which nothing is touched. Picks and locks.
+-- In: limit, without, a filter of classes, and the places after which it begins and beyond which nothing is touched.
+-- Picks and locks.
 SELECT {columns}, {payload} FROM (
     SELECT * FROM {worker}.worker_activetask FORCE INDEX (key_owner)
-    WHERE {ready} AND id NOT IN (:without) AND {of_classes}
+    WHERE {ready} AND id NOT IN (:without) AND {of_classes} AND {further}
         AND (priority < :last_priority OR (priority = :last_priority AND id <= :last_id))
     ORDER BY priority, id LIMIT :limit FOR UPDATE {skip_locked}
 ) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}

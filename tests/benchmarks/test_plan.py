@@ -50,7 +50,7 @@ def test_without_drivers_no_peer_is_measured(store: str) -> None:
 def test_mysql_is_measured_with_both_drivers_and_beside_single_rows() -> None:
     drains = [one.contender for one in planned("mysql") if (one.work, one.variant) == ("drain", "100")]
     single = ["row by row, 1 connection", "row by row, 10 connections"]
-    assert drains == [OURS, f"{OURS}, asyncmy", *single, "pgqueuer", "procrastinate"]
+    assert drains == [OURS, f"{OURS}, asyncmy", *single, "pgqueuer", "procrastinate", "huey"]
 
 
 def test_redis_is_measured_beside_a_bare_loop_where_slots_are_its_batch() -> None:

@@ -1,10 +1,17 @@
 """`queue-runtime phorge`: what it puts into a Phorge, what it refuses, and that a file appears whole or not at all."""
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from conduit.phorge.checkout import Checkout, RefusedError, shipped
+from conduit.phorge.checkout import Checkout, shipped
+from conduit.phorge.errors import RefusedError
+from conduit.phorge.php_names import BUILT_IN
 from conduit.phorge.stubs import stub_file
 from tests.cli.commands import invoke
 from tests.servers import find_program
@@ -26,7 +33,25 @@ def phorge(tmp_path: Path) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("<?php\n")
     (root / "src/worker/MailWorker.php").write_text("<?php\nfinal class MailWorker extends PhabricatorWorker {}\n")
+    library(tmp_path / "arcanist" / "src")
     return root
+
+
+def library(folder: Path) -> Path:
+    """A library as Phorge loads them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "__phutil_library_init__.php").write_text("<?php\n")
+    return folder
+
+
+def configure(phorge: Path, **options: object) -> None:
+    local = phorge / "conf" / "local" / "local.json"
+    local.parent.mkdir(parents=True, exist_ok=True)
+    local.write_text(json.dumps({name.replace("_", "-"): value for name, value in options.items()}))
+
+
+def without_php(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +192,7 @@ def test_everything_is_removed_again(phorge: Path) -> None:
 
 def test_stubs_are_written_for_classes_that_php_does_not_have(phorge: Path) -> None:
     done = invoke("phorge", "stubs", str(phorge), "OnlyInPython", "AlsoInPython")
-    assert (done.exit_code, "checked by PHP" in done.output) == (0, True)
+    assert (done.exit_code, "included by PHP" in done.output) == (0, True)
     stubs = (phorge / "src" / "extensions" / "queue-runtime-stubs.php").read_bytes()
     assert stubs == stub_file(["AlsoInPython", "OnlyInPython"])
     assert stubs.count(b"extends PhabricatorWorker") == 2
@@ -187,7 +212,207 @@ def test_a_stub_has_a_name_that_php_takes(phorge: Path, name: str) -> None:
     assert invoke("phorge", "stubs", str(phorge), name).exit_code == 2
 
 
-def test_a_reserved_word_is_no_name_either(phorge: Path) -> None:
-    done = invoke("phorge", "stubs", str(phorge), "class")
-    assert (done.exit_code, "PHP does not accept" in done.output) == (1, True)
+# ---- names that would take the site down
+
+
+@pytest.mark.parametrize("has_php", [True, False], ids=["with PHP", "without PHP"])
+@pytest.mark.parametrize(
+    "name", ["class", "List", "SELF", "int", "Mixed", "match", "readonly", "enum", "_", "Resource"]
+)
+def test_a_reserved_word_is_no_name_either(
+    phorge: Path, name: str, has_php: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_php:
+        without_php(monkeypatch)
+    done = invoke("phorge", "stubs", str(phorge), "OnlyInPython", name)
+    assert (done.exit_code, name in done.output) == (2, True)
+    assert not files(phorge)
+
+
+@pytest.mark.parametrize("has_php", [True, False], ids=["with PHP", "without PHP"])
+@pytest.mark.parametrize(
+    "name",
+    ["Countable", "exception", "ArrayAccess", "UnitEnum", "PDO", "mysqli", "GearmanWorker", "Override", "RoundingMode"],
+)
+def test_what_php_has_by_itself_gets_no_stub(
+    phorge: Path, name: str, has_php: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interface is no class to class_exists(), and the second one a fatal error on every page."""
+    if not has_php:
+        without_php(monkeypatch)
+    done = invoke("phorge", "stubs", str(phorge), "OnlyInPython", name)
+    assert (done.exit_code, name in done.output) == (1, True)
+    assert not files(phorge)
+
+
+def test_the_lists_of_names_have_all_that_this_php_has() -> None:
+    """The lists are for machines without PHP, so they must be no shorter than what PHP says."""
+    script = "echo json_encode(array_merge(get_declared_classes(), get_declared_interfaces(), get_declared_traits()));"
+    done = subprocess.run([find_program("php", "php-cli"), "-r", script], capture_output=True, check=True)
+    names = {name.lower() for name in json.loads(done.stdout) if "\\" not in name}
+    assert len(names) > 150
+    assert names <= BUILT_IN
+
+
+class Place:
+    """Where a Phorge may get a class from, besides its own src."""
+
+    def __init__(self, path: str, **options: object) -> None:
+        self.path = path
+        self.options = options
+
+
+PLACES = {
+    "its externals": Place("phorge/externals/mailer/mailer.php"),
+    "its scripts": Place("phorge/scripts/daemon/run.php"),
+    "another extension": Place("phorge/src/extensions/deep/mine.php"),
+    "Arcanist": Place("arcanist/src/a/b.php"),
+    "Arcanist's externals": Place("arcanist/externals/lint/lint.php"),
+    "Arcanist's extensions": Place("arcanist/src/extensions/mine.php"),
+    "a library beside it": Place("ours/src/a.php", load_libraries=["ours/src"]),
+    "a library elsewhere": Place("far/away/lib/a.php", load_libraries=["{root}/far/away/lib"]),
+    "a library in it": Place("phorge/lib/src/a.php", load_libraries=["lib/src"]),
+    "a library among several": Place("two/src/a.php", load_libraries={"1": "one/src", "2": "two/src/"}),
+    "what a library brings along": Place("ours/externals/x/x.inc", load_libraries=["ours/src"]),
+}
+
+
+@pytest.mark.parametrize("has_php", [True, False], ids=["with PHP", "without PHP"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_class_that_phorge_gets_from_elsewhere_gets_no_stub(
+    phorge: Path, tmp_path: Path, place: str, has_php: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one/src", "two/src", "ours/src", "far/away/lib", "phorge/lib/src"):
+        library(tmp_path / name)
+    where = PLACES[place]
+    if where.options:
+        configure(phorge, **json.loads(json.dumps(where.options).replace("{root}", str(tmp_path))))
+    file = tmp_path / where.path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("<?php\nabstract class\n  LibraryWorker extends PhabricatorWorker {}\n")
+    if not has_php:
+        without_php(monkeypatch)
+    done = invoke("phorge", "stubs", str(phorge), "OnlyInPython", "libraryworker")
+    assert (done.exit_code, "Phorge has libraryworker already" in done.output) == (1, True)
+    assert not files(phorge) & {"queue-runtime-stubs.php"}
+    assert invoke("phorge", "stubs", str(phorge), "OnlyInPython").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "interface Known {}",
+        "trait Known {}",
+        "enum Known: string {}",
+        "final  class known {}",
+        "class_alias('Other', 'Known');",
+        'class_alias(Other::class, "\\\\KNOWN");',
+        "namespace { class Known {} }",
+    ],
+)
+def test_every_kind_of_class_is_found(phorge: Path, text: str) -> None:
+    (phorge / "src" / "a.php").write_text(f"<?php\n{text}\n")
+    assert invoke("phorge", "stubs", str(phorge), "Known").exit_code == 1
+
+
+@pytest.mark.parametrize("text", ["namespace Their\\Own;\nclass Known {}", "class KnownWorker {}", "$class = 'Known';"])
+def test_what_only_looks_like_the_class_is_none(phorge: Path, text: str) -> None:
+    (phorge / "src" / "a.php").write_text(f"<?php\n{text}\n")
+    assert invoke("phorge", "stubs", str(phorge), "Known").exit_code == 0
+
+
+def test_code_behind_a_link_is_found(phorge: Path, tmp_path: Path) -> None:
+    """Phorge follows links, and ends with one that leads to itself as we do."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.php").write_text("<?php\nclass Known {}\n")
+    (phorge / "src" / "extensions" / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "again").symlink_to(phorge / "src")
+    assert invoke("phorge", "stubs", str(phorge), "Known").exit_code == 1
+
+
+@pytest.mark.parametrize("case", ["no Arcanist", "no library", "no configuration", "a configuration in PHP"])
+def test_while_nobody_knows_what_phorge_loads_there_are_no_stubs(phorge: Path, tmp_path: Path, case: str) -> None:
+    configure(phorge)
+    match case:
+        case "no Arcanist":
+            shutil.rmtree(tmp_path / "arcanist")
+            named = str(tmp_path / "arcanist")
+        case "no library":
+            configure(phorge, load_libraries=["gone/src"])
+            named = "gone/src"
+        case "no configuration":
+            (phorge / "conf" / "local" / "local.json").write_text("{")
+            named = "local.json"
+        case _:
+            (phorge / "conf" / "custom").mkdir()
+            (phorge / "conf" / "custom" / "my.conf.php").write_text("<?php\nreturn array('load-libraries' => x());\n")
+            named = "my.conf.php"
+    done = invoke("phorge", "stubs", str(phorge), "OnlyInPython")
+    assert (done.exit_code, named in done.output) == (1, True)
+    assert not files(phorge)
+    assert invoke("phorge", "install", str(phorge)).exit_code == 0  # it looks by itself, at each request
+
+
+def test_code_that_cannot_be_read_is_named(phorge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = phorge / "src" / "worker" / "MailWorker.php"
+    whole = Path.read_bytes
+
+    def refuse(one: Path) -> bytes:
+        if one == path:
+            raise PermissionError(13, "Permission denied", str(one))
+        return whole(one)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    for command in (["install"], ["check"], ["stubs"]):
+        done = invoke("phorge", *command, str(phorge), *(["OnlyInPython"] if command == ["stubs"] else []))
+        assert (done.exit_code, f"{path} cannot be read: Permission denied" in done.output) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["QueueRuntimeCanaryWorker", "queueruntimeconfigoptions"])
+def test_a_class_of_the_extension_gets_no_stub_before_it_is_installed_either(phorge: Path, name: str) -> None:
+    assert invoke("phorge", "stubs", str(phorge), name).exit_code == 1
+    stubs = phorge / "src" / "extensions" / "queue-runtime-stubs.php"
+    stubs.write_bytes(stub_file([name]))  # by an earlier version
+    done = invoke("phorge", "install", str(phorge))
+    assert (done.exit_code, "a stub perhaps" in done.output) == (1, True)
+    assert files(phorge) == {stubs.name}
+
+
+def test_check_finds_a_stub_whose_class_phorge_has_by_now(phorge: Path) -> None:
+    """After an upgrade of Phorge."""
+    invoke("phorge", "stubs", str(phorge), "OnlyInPython", "NewWorker")
+    assert invoke("phorge", "check", str(phorge)).exit_code == 0
+    (phorge / "src" / "worker" / "NewWorker.php").write_text("<?php\nfinal class NewWorker {}\n")
+    done = invoke("phorge", "check", str(phorge))
+    assert (done.exit_code, "Phorge has NewWorker by now" in done.output) == (1, True)
+
+
+def test_a_class_that_only_this_machines_php_has_gets_no_stub(phorge: Path, tmp_path: Path) -> None:
+    """Which extensions it has is for php.ini to say. Here a few words before each script stand for one."""
+    php = tmp_path / "bin" / "php"
+    php.parent.mkdir()
+    real = find_program("php", "php-cli")
+    odd = "interface OddInterface {} trait OddTrait {} final class OddClass {}"
+    php.write_text(
+        f"#!{sys.executable}\nimport os, sys\nwords = sys.argv[1:]\n"
+        f"if '-r' in words:\n    words[-1] = {odd!r} + words[-1]\nos.execv({str(real)!r}, ['php', *words])\n"
+    )
+    php.chmod(0o755)
+    for name in ("OddInterface", "OddTrait", "oddclass"):
+        done = invoke("phorge", "stubs", str(phorge), name, PATH=f"{php.parent}:{os.environ['PATH']}")
+        assert (done.exit_code, f"PHP has {name} by itself" in done.output) == (1, True)
+    assert not files(phorge)
+
+
+def test_stubs_that_php_finds_fault_with_do_not_appear(phorge: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for broken in (
+        b"<?php echo 1;",
+        b"<?php $a[0];",
+        b"no PHP",
+        b"<?php if (0) { class OnlyInPython {} }",
+        b"<?php exit;",
+    ):
+        monkeypatch.setattr("conduit.phorge.stubs.stub_file", lambda names, text=broken: text)
+        done = invoke("phorge", "stubs", str(phorge), "OnlyInPython")
+        assert (done.exit_code, "PHP does not accept" in done.output) == (1, True)
     assert not files(phorge)

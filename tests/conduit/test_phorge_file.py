@@ -66,6 +66,16 @@ def test_tokens_that_are_equal_as_numbers_are_not_equal(php: Php, token: str, se
     assert php.execute({}).result["result"] == "success"
 
 
+def test_the_page_of_the_method_tells_each_error_that_it_may_give(php: Php) -> None:
+    assert php.console()["errors"]["worker.execute"] == {
+        "ERR-WORKER-AUTH": "A valid service token is required.",
+        "ERR-WORKER-CONTEXT": "A valid versioned execution context is required.",
+        "ERR-WORKER-CLASS": "This task class may not be run here.",
+        "ERR-WORKER-EXIT": "The worker ended PHP itself, by exit().",
+        "ERR-NO-TASK-CLASS": "A task class is required.",
+    }
+
+
 def test_the_web_console_neither_shows_the_token_nor_changes_what_may_be_run(php: Php) -> None:
     shown = php.console()
     assert "worker.execute" not in shown["methods"]  # among those that are offered to everybody
@@ -145,6 +155,11 @@ def test_it_tells_that_the_token_comes_from_phps_environment(php: Php) -> None:
     php.config["queue-runtime.token"] = None
     php.environ["QUEUE_RUNTIME_CONDUIT_TOKEN"] = TOKEN
     assert php.call(dict(PROBE)).result["facts"]["tokenFrom"] == "server"
+    # php-fpm has it in one of the two places only, which depends on where it was set
+    elsewhere = Path(str(php.config["locks"])) / "elsewhere.php"
+    elsewhere.write_text("<?php unset($_SERVER['QUEUE_RUNTIME_CONDUIT_TOKEN']);")
+    php.load = [elsewhere, *php.load]
+    assert php.call(dict(PROBE)).result["facts"]["tokenFrom"] == "environment"
 
 
 def test_it_tells_a_time_limit_that_it_cannot_lift(php: Php) -> None:
@@ -189,6 +204,10 @@ def test_a_call_that_is_not_whole_is_refused(php: Php, wrong: dict[str, object])
     assert not reply.logged("RAN")
 
 
+def test_the_least_numbers_there_may_be_are_taken(php: Php) -> None:
+    assert php.execute({}, taskID=1, priority=0, failureCount=0).result["result"] == "success"
+
+
 def test_a_call_without_a_class_is_refused(php: Php) -> None:
     assert php.call(versioned("{}", taskClass="")).error_code == "ERR-NO-TASK-CLASS"
 
@@ -209,6 +228,14 @@ def test_the_first_releases_call_works_and_stores_follow_ups_itself(php: Php) ->
     assert "executionVersion" not in reply.result
     stored = [json.loads(line) for line in reply.logged("FLUSHED")]
     assert stored == [["OtherWorker", {"a": 1}, {"priority": 2000}], ["OtherWorker", [], {"priority": 9}]]
+
+
+def test_what_the_first_releases_call_does_not_tell_is_as_a_taskmaster_has_it(php: Php) -> None:
+    reply = php.call({"taskID": "77", "taskClass": "ActingWorker", "data": '{"do":"tell"}'})
+    *told, expires, limit, ignored = reply.result["failureReason"].removeprefix("Exception: ").split()
+    assert told == ["77", "ActingWorker", "0", "2000", "worker.execute"]
+    assert 7000 < int(expires) - time.time() < 7400
+    assert (limit, ignored) == ("0", "1")
 
 
 # ---- data
@@ -280,7 +307,9 @@ def test_an_error_of_php_is_a_failure_and_its_trace_is_logged(php: Php) -> None:
     assert reply.logged("LOG")
 
 
-@pytest.mark.parametrize(("wait", "told"), [(None, 300), (17, 17), (0, 0), ("by count", 30), ("by failure", 40), ("broken", 300)])
+@pytest.mark.parametrize(
+    ("wait", "told"), [(None, 300), (17, 17), (0, 0), ("by count", 30), ("by failure", 40), ("broken", 300)]
+)
 def test_a_failure_waits_as_its_class_says(php: Php, wait: object, told: int) -> None:
     """The class is asked with this failure counted already, and may look at it."""
     reply = php.execute({"do": "throw", "hex": "61", "wait": wait}, failureCount=2)
@@ -309,8 +338,9 @@ BEFORE = "Exception: "
         (b"\x80" * 1_000_000, "\ufffd" * 1329),
         (b"a" * 3987 + "ä".encode(), "a" * 3987 + "ä"),
         (b"a" * 3988 + "ä".encode(), "a" * 3988),
+        (b"a" * 3986 + "😀".encode(), "a" * 3986),
     ],
-    ids=["fits", "one more", "2 odd", "2", "3", "4", "bad", "much", "last fits", "last does not"],
+    ids=["fits", "one more", "2 odd", "2", "3", "4", "bad", "much", "last fits", "last does not", "last of 4 does not"],
 )
 def test_a_reason_has_at_most_4000_bytes_and_ends_with_a_whole_character(php: Php, text: bytes, kept: str) -> None:
     reply = php.execute({"do": "throw", "hex": text.hex()})
@@ -397,22 +427,23 @@ def test_a_task_is_locked_under_the_name_that_the_documents_tell(php: Php, tmp_p
 def test_a_second_call_for_a_task_that_runs_is_told_that_it_is_busy(php: Php, tmp_path: Path) -> None:
     sign = tmp_path / "go-on"
     first = php.start(versioned(json.dumps({"do": "wait for", "file": str(sign)})))
-    assert first.stderr is not None
-    while not (line := first.stderr.readline()).startswith("RAN"):
-        assert line
     try:
+        assert first.stderr is not None
+        while not (line := first.stderr.readline()).startswith("RAN"):
+            assert line
         second = php.execute({})
         plain = php.call({"taskID": 77, "taskClass": "ActingWorker", "data": "{}"})
         another = php.execute({}, taskID=78)
         prepared = php.execute({}, phase="prepare")
     finally:
         sign.touch()
+        end = php.finish(first)
     assert second.result == {"executionVersion": 1, "taskLock": True, "result": "busy"}
     assert not second.logged("RAN")
     assert plain.result == {"result": "yield", "retry": 60}  # the first release knows no other word for it
     assert another.result["result"] == "success"
     assert prepared.result["result"] == "prepared"
-    assert php.finish(first).result["result"] == "success"
+    assert end.result["result"] == "success"
     assert php.execute({}).result["result"] == "success"
 
 

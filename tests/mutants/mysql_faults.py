@@ -16,8 +16,8 @@ def mysql(name: str, module: str, old: str, new: str, *caught_by: str) -> Mutant
 MYSQL_FAULTS: tuple[Mutant, ...] = (
     sql(
         "fresh work of MySQL by id alone",
-        "id NOT IN (:without) ORDER BY priority, id LIMIT :limit FOR UPDATE",
-        "id NOT IN (:without) ORDER BY id LIMIT :limit FOR UPDATE",
+        "id NOT IN (:without) AND {further}\n    ORDER BY priority, id",
+        "id NOT IN (:without) AND {further}\n    ORDER BY id",
         "lease_order",
     ),
     sql(

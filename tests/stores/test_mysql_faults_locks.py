@@ -8,8 +8,10 @@ import pytest
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import Complete, Lease, NewTask, Settlement, Task, Verdict
-from stores import mysql_settle
+from stores import mysql_settle, mysql_waits
 from stores.mysql import MysqlStore, open_store
+from stores.mysql_driver import TRIP_SECONDS, Answer, Connection
+from stores.mysql_waits import Table
 from tests.phorge_php import Php, Taskmaster
 from tests.phorge_tables import PhorgeTables
 from tests.stores.mysql_tables import lease_before_its_commit
@@ -31,6 +33,20 @@ def rival(phorge: PhorgeTables) -> Iterator[Php]:
     """Somebody else on the same tables."""
     with Php(phorge) as php:
         yield php
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the store sends, trip by trip."""
+    sent: list[str] = []
+    run = Connection.run
+
+    async def counted(self: Connection, sql: str, *, seconds: float = TRIP_SECONDS) -> list[Answer]:
+        sent.append(sql)
+        return await run(self, sql, seconds=seconds)
+
+    monkeypatch.setattr(Connection, "run", counted)
+    return sent
 
 
 async def take(store: MysqlStore, count: int) -> list[Task]:
@@ -98,7 +114,7 @@ async def test_more_callers_than_connections_wait_for_one_locked_row_and_keep_no
 async def test_a_row_that_stays_locked_is_named_in_the_end(
     phorge: PhorgeTables, rival: Php, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql_settle, "LOCKED_SECONDS", 0.2)
+    monkeypatch.setattr(mysql_waits, "LOCKED_SECONDS", 0.2)
     async with open_store(phorge.settings(connections=connections)) as store:
         free, locked = await take(store, 2)
         with rival.transaction():
@@ -107,6 +123,108 @@ async def test_a_row_that_stays_locked_is_named_in_the_end(
                 await store.cancel([free.id, locked.id])
             assert await store.get_archived([free.id]) == [None], "all of a call or nothing"
         assert None not in await store.cancel([free.id, locked.id])
+
+
+@pytest.mark.parametrize("rows", [1, 200], ids=["one row", "a row each"])
+async def test_any_number_of_callers_of_locked_rows_ask_the_server_a_few_times_a_second(
+    store: MysqlStore, rival: Php, trips: list[str], rows: int
+) -> None:
+    """Those of one row stand in line, the first of all lines share a look; who is called off stops at once."""
+    tasks = await store.enqueue([NewTask(task_class="A")] * rows)
+    with rival.transaction():
+        rival.query("SELECT * FROM worker_activetask FOR UPDATE")
+        waiting = [asyncio.ensure_future(store.priority([tasks[place % rows].id], place)) for place in range(200)]
+        await eventually(lambda: len(store._waits._awaited) == rows, "all of them wait", every=0.1)
+        await asyncio.sleep(mysql_waits.LONGEST)
+        before = len(trips)
+        await asyncio.sleep(2)
+        assert len(trips) - before <= 60, "two looks, and two that wait at the server, a second"
+        assert not any(one.done() for one in waiting)
+        for one in waiting[::2]:
+            one.cancel()
+        async with asyncio.timeout(AT_ONCE):
+            await asyncio.wait(waiting[::2])
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*waiting[1::2]) == [1] * 100
+    assert not store._waits._awaited
+
+
+async def test_callers_that_were_called_off_send_nothing_any_more(
+    store: MysqlStore, rival: Php, trips: list[str]
+) -> None:
+    rows = await take(store, 2)
+    with rival.transaction():
+        rival.query("SELECT * FROM worker_activetask FOR UPDATE")
+        waiting = [asyncio.ensure_future(store.cancel([rows[place % 2].id])) for place in range(40)]
+        await eventually(lambda: len(store._waits._awaited) == 2, "all of them wait")
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+        before = len(trips)
+        await asyncio.sleep(3 * mysql_waits.LONGEST)
+        assert trips[before:] == []
+    assert None not in await store.cancel([row.id for row in rows])
+
+
+async def test_who_stands_in_the_line_of_a_row_that_is_free_leaves_it_to_those_behind(
+    store: MysqlStore, phorge: PhorgeTables, rival: Php
+) -> None:
+    """One wants two rows, others only the first of them. They get it while the second is still locked."""
+    first, second = await take(store, 2)
+    with rival.transaction(), Php(phorge) as other:
+        rival.query("SELECT * FROM worker_activetask WHERE id = %s FOR UPDATE", (second.id,))
+        with other.transaction():
+            other.query("SELECT * FROM worker_activetask WHERE id = %s FOR UPDATE", (first.id,))
+            both = asyncio.ensure_future(store.priority([first.id, second.id], 1))
+            await eventually(lambda: store._waits._awaited, "it waits")
+            behind = [asyncio.ensure_future(store.priority([first.id], place)) for place in range(2, 6)]
+            line = store._waits._lines[Table.ACTIVE, first.id]
+            await eventually(lambda: len(line._waiters or ()) == 4, "they stand behind it")
+        async with asyncio.timeout(5):
+            assert await asyncio.gather(*behind) == [1] * 4
+        assert not both.done()
+    assert await both == 2
+
+
+async def test_renewals_of_a_locked_row_share_their_looks(store: MysqlStore, rival: Php, trips: list[str]) -> None:
+    (row,) = await take(store, 1)
+    with rival.transaction():
+        rival.query("SELECT * FROM worker_activetask FOR UPDATE")
+        before = len(trips)
+        renewed = await asyncio.gather(*(store.renew([Lease(row.id, OWNER)], 120) for _ in range(20)))
+        assert [answer[0] for answer in renewed] == [renewed[0][0]] * 20
+        assert len(trips) - before <= 20 * 10, "two tries each"
+
+
+async def test_outcomes_pass_by_the_counter_that_php_holds(store: MysqlStore, phorge: PhorgeTables) -> None:
+    """Round by round: what has follow-ups is told at once that it has to wait, what has none is written."""
+    rows = await take(store, 11)
+    outcome = Settlement.held(Lease(rows[0].id, OWNER), Complete(followups=[NewTask(task_class="Child")]))
+    with Php(phorge) as php:
+        with php.transaction():
+            php.schedule("Slow")
+            async with asyncio.timeout(AT_ONCE):
+                for row in rows[1:]:
+                    settled = await store.settle([outcome, *settlements([row])])
+                    assert [one.verdict for one in settled] == [Verdict.BUSY, Verdict.SETTLED]
+        assert [one.verdict for one in await store.settle([outcome])] == [Verdict.SETTLED]
+
+
+async def test_an_outcome_that_often_found_the_counter_locked_gets_a_place_in_the_line_for_it(
+    store: MysqlStore, phorge: PhorgeTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks in passing might never find it free; now and then a round waits for it."""
+    monkeypatch.setattr(mysql_settle, "COUNTER_LOCKED_SECONDS", 0)
+    (row,) = await take(store, 1)
+    outcome = Settlement.held(Lease(row.id, OWNER), Complete(followups=[NewTask(task_class="Child")]))
+    with Php(phorge) as php:
+        with php.transaction():
+            php.schedule("Slow")
+            assert [one.verdict for one in await store.settle([outcome])] == [Verdict.BUSY]
+            again = asyncio.ensure_future(store.settle([outcome]))
+            await eventually(lambda: _waits(phorge) or again.done(), "it waits", every=TRANSACTIONS_EVERY)
+            assert not again.done()
+        assert [one.verdict for one in await again] == [Verdict.SETTLED]
 
 
 async def test_more_enqueues_than_connections_wait_for_the_counter_and_keep_nobody_waiting(

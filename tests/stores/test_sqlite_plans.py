@@ -67,7 +67,15 @@ def test_a_hot_statement_seeks_and_never_reads_the_whole_table(
 
 def test_a_page_of_a_list_comes_from_its_index_without_sorting(session: Session) -> None:
     values = {**VALUES, "after_priority": 1, "after_id": 1, "before": 9, "offset": 0, "states": None, "results": None}
-    wanted = ("object_phid", "container_phid", "min_failures", "max_failures", "min_priority", "max_priority", "ended_since")
+    wanted = (
+        "object_phid",
+        "container_phid",
+        "min_failures",
+        "max_failures",
+        "min_priority",
+        "max_priority",
+        "ended_since",
+    )
     values |= dict.fromkeys(wanted)
     active, archived = plan(session, "list_active", values), plan(session, "list_archived", values)
     assert "INDEX active" in active

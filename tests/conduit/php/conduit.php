@@ -7,6 +7,8 @@
 
 require __DIR__.'/phorge.php';
 
+ob_start(null, 4096); // as php.ini has it: a reply may still be taken back
+
 function answer(array $order) {
   register_shutdown_function('harness_did_shutdown');
   ob_start(); // as Phorge does, which logs what has gone in there by the end
@@ -84,12 +86,14 @@ function answer_call(array $params, array $reply) {
  */
 function show_console() {
   $methods = array();
+  $errors = array();
   foreach (ConduitAPIMethod::loadAllConduitMethods() as $name => $method) {
     harness_text($method->getMethodDescription());
     harness_text($method->getReturnType());
     foreach ($method->getParamTypes() + $method->getErrorTypes() as $text) {
       harness_text($text);
     }
+    $errors[$name] = $method->getErrorTypes();
     if (!$method->isInternalAPI()) {
       $methods[] = $name;
     }
@@ -102,7 +106,11 @@ function show_console() {
       'editable' => !$option->getLocked(),
     );
   }
-  return array('methods' => $methods, 'options' => $options);
+  return array(
+    'methods' => $methods,
+    'errors' => $errors,
+    'options' => $options,
+  );
 }
 
 /**

@@ -7,6 +7,9 @@ final class RivalConduitAPIMethod extends ConduitAPIMethod {
   public function getAPIMethodName() {
     return 'worker.execute';
   }
+  public function shouldRequireAuthentication() {
+    return false;
+  }
   public function getMethodDescription() {
     return 'Another one.';
   }

@@ -1,0 +1,5 @@
+"""Why nothing was changed in a Phorge."""
+
+
+class RefusedError(Exception):
+    """Nothing was changed, for this reason."""

@@ -1,0 +1,74 @@
+"""Names that no class of ours may have, where no PHP can be asked: those of the language, and of its own classes."""
+
+_WORDS = """
+_ __class__ __dir__ __file__ __function__ __halt_compiler __line__ __method__ __namespace__ __property__ __trait__
+abstract and array as bool break callable case catch class clone const continue declare default die do echo else
+elseif empty enddeclare endfor endforeach endif endswitch endwhile enum eval exit extends false final finally float
+fn for foreach function global goto if implements include include_once instanceof insteadof int interface isset
+iterable list match mixed namespace never new null numeric object or parent print private protected public readonly
+require require_once resource return self static string switch throw trait true try unset use var void while xor
+yield
+"""
+
+RESERVED = frozenset(_WORDS.split())
+"""Words that PHP 7.2 to 8.5 take for something else, or have announced that they will; in lower case."""
+
+_CLASSES = """
+__php_incomplete_class addressinfo allowdynamicproperties amqpbasicproperties amqpchannel amqpchannelexception
+amqpconnection amqpconnectionexception amqpenvelope amqpenvelopeexception amqpexception amqpexchange
+amqpexchangeexception amqpqueue amqpqueueexception amqptimestamp apcuiterator appenditerator argumentcounterror
+arithmeticerror arrayaccess arrayiterator arrayobject assertionerror attribute backedenum badfunctioncallexception
+badmethodcallexception cachingiterator callbackfilteriterator closedgeneratorexception closure collator com
+com_exception compersisthelper compileerror countable curlfile curlhandle curlmultihandle curlsharehandle
+curlsharepersistenthandle curlstringfile dateerror dateexception dateinterval dateinvalidoperationexception
+dateinvalidtimezoneexception datemalformedintervalstringexception datemalformedperiodstringexception
+datemalformedstringexception dateobjecterror dateperiod daterangeerror datetime datetimeimmutable datetimeinterface
+datetimezone deflatecontext delayedtargetvalidation deprecated directory directoryiterator divisionbyzeroerror
+domainexception domattr domcdatasection domcharacterdata domchildnode domcomment domdocument domdocumentfragment
+domdocumenttype domelement domentity domentityreference domexception domimplementation domnamednodemap
+domnamespacenode domnode domnodelist domnotation domparentnode domprocessinginstruction domtext domxpath dotnet
+emptyiterator enchantbroker enchantdictionary error errorexception ev evcheck evchild evembed event eventbase
+eventbuffer eventbufferevent eventconfig eventdnsbase eventhttp eventhttpconnection eventhttprequest eventlistener
+eventsslcontext eventutil evfork evidle evio evloop evperiodic evprepare evsignal evstat evtimer evwatcher exception
+ffi fiber fibererror filesystemiterator filteriterator finfo gdfont gdimage gearmanclient gearmanexception
+gearmanjob gearmantask gearmanworker generator globiterator gmagick gmagickdraw gmagickexception gmagickpixel
+gmagickpixelexception gmp hashcontext imagick imagickdraw imagickdrawexception imagickexception imagickkernel
+imagickkernelexception imagickpixel imagickpixelexception imagickpixeliterator imagickpixeliteratorexception
+infiniteiterator inflatecontext internaliterator intlbreakiterator intlcalendar intlchar intlcodepointbreakiterator
+intldateformatter intldatepatterngenerator intlexception intlgregoriancalendar intliterator intllistformatter
+intlpartsiterator intlrulebasedbreakiterator intltimezone invalidargumentexception iterator iteratoraggregate
+iteratoriterator jsonexception jsonserializable lengthexception libxmlerror limititerator locale logicexception lua
+luaclosure luaexception luasandbox luasandboxerror luasandboxerrorerror luasandboxfatalerror luasandboxfunction
+luasandboxmemoryerror luasandboxruntimeerror luasandboxsyntaxerror luasandboxtimeouterror memcache memcached
+memcachedexception memcachepool messageformatter messagepack messagepackunpacker mimemessage mimemessageexception
+multipleiterator mysqli mysqli_driver mysqli_result mysqli_sql_exception mysqli_stmt mysqli_warning nodiscard
+norewinditerator normalizer numberformatter oauth oauthexception oauthprovider opensslasymmetrickey
+opensslcertificate opensslcertificatesigningrequest outeriterator outofboundsexception outofrangeexception
+overflowexception override parentiterator parseerror pdo pdoexception pdorow pdostatement phar phardata
+pharexception pharfileinfo php_user_filter phptoken propertyhooktype rangeexception rararchive rarentry rarexception
+recursivearrayiterator recursivecachingiterator recursivecallbackfilteriterator recursivedirectoryiterator
+recursivefilteriterator recursiveiterator recursiveiteratoriterator recursiveregexiterator recursivetreeiterator
+redis redisarray rediscluster redisclusterexception redisexception redissentinel reflection reflectionattribute
+reflectionclass reflectionclassconstant reflectionconstant reflectionenum reflectionenumbackedcase
+reflectionenumunitcase reflectionexception reflectionextension reflectionfiber reflectionfunction
+reflectionfunctionabstract reflectiongenerator reflectionintersectiontype reflectionmethod reflectionnamedtype
+reflectionobject reflectionparameter reflectionproperty reflectionreference reflectiontype reflectionuniontype
+reflectionzendextension reflector regexiterator requestparsebodyexception resourcebundle returntypewillchange
+roundingmode runtimeexception seekableiterator sensitiveparameter sensitiveparametervalue serializable
+sessionhandler sessionhandlerinterface sessionidinterface sessionupdatetimestamphandlerinterface shmop
+simplexmlelement simplexmliterator snmp snmpexception soapclient soapfault soapheader soapparam soapserver soapvar
+socket sodiumexception solrclient solrclientexception solrdocument solrdocumentfield solrexception solrinputdocument
+solrobject solrparams solrquery solrqueryresponse solrresponse sphinxclient spldoublylinkedlist splfileinfo
+splfileobject splfixedarray splheap splmaxheap splminheap splobjectstorage splobserver splpriorityqueue splqueue
+splstack splsubject spltempfileobject spoofchecker sqlite3 sqlite3exception sqlite3result sqlite3stmt stdclass stomp
+stompexception stompframe streambucket stringable svm svmmodel swoole_server sysvmessagequeue sysvsemaphore
+sysvsharedmemory throwable tidy tidynode transliterator traversable typeerror uconverter underflowexception
+unexpectedvalueexception unhandledmatcherror unitenum v8js v8jsexception v8jsscriptexception valueerror variant
+vtiful weakmap weakref weakreference xmlparser xmlreader xmlwriter xsltprocessor yaconf yaf_application yar_client
+yar_server ziparchive zmq zmqcontext zmqdevice zmqexception zmqpoll zmqpollexception zmqsocket zmqsocketexception
+zookeeper
+"""
+
+BUILT_IN = frozenset(_CLASSES.split())
+"""Classes, interfaces, traits and enums of PHP 7.2 to 8.5, of the extensions that come with it, and of others that are
+often installed; in lower case. Names with a namespace are none that a task class can have."""
