@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from queue_runtime.cron_schedule import Schedule, check_expression, find_zone, stamp
 from queue_runtime.errors import ConfigError, InvalidRequest
+from queue_runtime.plain_file import read_plain
 from queue_runtime.task import NewTask, check_queue
 
 MAX_ENTRIES = 1000
@@ -52,7 +53,7 @@ def read_cron_file(path: Path) -> tuple[CronEntry, ...]:
     if find_spec("cronsim") is None:
         raise ConfigError([f"{path}: periodic work needs the extra: pip install 'queue-runtime[cron]'"])
     try:
-        tables = tomllib.loads(path.read_bytes().decode())
+        tables = tomllib.loads(read_plain(path).decode())
     except OSError as error:
         raise ConfigError([f"{path}: cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError:

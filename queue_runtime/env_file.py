@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from queue_runtime.plain_file import read_plain
+
 PREFIXES = ("QUEUE_RUNTIME_", "GORGE_")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -11,13 +13,15 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 def read_env_file(path: Path, itself: str) -> tuple[Mapping[str, str], list[str]]:
     """What the file sets, and every fault in it. `itself` is the variable that names the file."""
     try:
-        lines = path.read_bytes().decode().splitlines()
+        text = read_plain(path).decode()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         return {}, [f"{itself}: cannot read {path}: {reason}"]
+    if text and not text.endswith("\n"):
+        return {}, [f"{itself}: {path} does not end with a newline: it looks half written"]
     found: dict[str, str] = {}
     problems = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, equals, value = (part.strip() for part in line.partition("="))

@@ -91,14 +91,15 @@ class Reloader:
         return done
 
     async def _reload(self) -> Reloaded:
-        reading = await anyio.to_thread.run_sync(self._read)
+        # A file system that hangs holds up this reload, and not the end of the process.
+        reading = await anyio.to_thread.run_sync(self._read, abandon_on_cancel=True)
         old, new = self._current.config, reading.config or self._current.config
         different = [one for one in SETTINGS if getattr(old, one.field) != getattr(new, one.field)]
         live = [one for one in different if _is_live(one.field, old, new)]
         merged = replace(old, **{one.field: getattr(new, one.field) for one in live})
         problems = list(reading.problems)
         try:
-            apply = await anyio.to_thread.run_sync(partial(self._prepare, merged))
+            apply = await anyio.to_thread.run_sync(partial(self._prepare, merged), abandon_on_cancel=True)
         except ConfigError as error:
             problems += error.problems
         if problems:

@@ -186,7 +186,10 @@ class RedisStore:
         return await redis_upkeep.operations(self.calls)
 
     async def ping(self) -> None:
-        await redis_upkeep.ping(self.calls)
+        if self._options.read_only:
+            await self.paused()  # what tells more writes
+        else:
+            await redis_upkeep.ping(self.calls)
 
     async def changed(self, timeout: float) -> bool:
         return await self._changes.wait(timeout)

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from stores.redis import RedisStore
 from stores.redis_calls import Calls
+from stores.redis_errors import Damaged
 
 STEP = 500
 EXAMPLES = 20
@@ -15,19 +16,27 @@ LOST = frozenset({"has lost its payload", "has damaged names", "is damaged beyon
 """What no repair brings back. Such a task fails when it is leased, or is set aside."""
 
 _TASKS = ("body", "hold", "state", "ended", "data", "active", "archive", "over", "odd", "failing")
-_OTHERS = {"key": "keys", "event": "events", "event_time": "event_times", "pause": "pauses"}
-_SORTED = frozenset({"active", "archive", "over", "event_times"})
+_OTHERS = {"event": "events", "event_time": "event_times", "pause": "pauses", "lane": "lanes"}
+_SORTED = frozenset({"active", "archive", "over", "event_times", "lanes"})
 _PLAIN = frozenset({"odd", "failing", "pauses"})
 _PLACES = (b"R:", b"D:", b"B:", b"H:", b"W:")
 _HEADS = b"heads:"
+_CALLER = b"caller:"
+
+PASSES = 5
+"""Most passes of a repair: what one mends may show the next what is missing. The last one finds nothing to mend."""
 
 
 class Report(Struct, frozen=True):
-    """What a check found: how many tasks there are, how many differences of each kind, and some of them in words."""
+    """What a check found: how many tasks there are, how many differences of each kind, and some of them in words.
+
+    `left`: the kinds of difference that the last pass of a repair still met, and that are not LOST.
+    """
 
     tasks: int
     differences: dict[str, int]
     examples: list[str]
+    left: frozenset[str] = frozenset()
 
     @property
     def whole(self) -> bool:
@@ -37,42 +46,71 @@ class Report(Struct, frozen=True):
 
 async def check(store: RedisStore) -> Report:
     """Compare everything. Others may go on working: each task is looked at in one moment."""
-    return await _check(store.calls, mend=False)
+    found = await _look_at_all(store.calls, mend=False)
+    return _report(await _tasks(store.calls), found)
 
 
 async def repair(store: RedisStore) -> Report:
-    """Compare everything, and make the indexes follow the tasks. The report is of what was mended, and of what is LOST.
+    """Compare everything, and make the indexes follow the tasks, until nothing differs but what is LOST.
 
+    The report is of all that was met on the way. Others may go on working.
     What is in the way and cannot be mended is kept under `{prefix}:damaged:…`. A payload that is gone cannot be made
     again: the lease that meets such a task archives it as failed.
     """
-    return await _check(store.calls, mend=True)
+    found: _Found = set()
+    for _ in range(PASSES):
+        met = await _look_at_all(store.calls, mend=True)
+        found |= met
+        left = frozenset(_text(name) for name, _ in met) - LOST
+        if not left:
+            break
+    return _report(await _tasks(store.calls), found, left)
 
 
-async def _check(calls: Calls, *, mend: bool) -> Report:
-    seen: set[tuple[bytes, bytes]] = set()  # a task is looked at from each part that knows it
+_Found = set[tuple[bytes, bytes]]
+"""Differences: what differs, and of what. A task is looked at from each part that knows it."""
+
+
+async def _look_at_all(calls: Calls, *, mend: bool) -> _Found:
+    found: _Found = set()
 
     async def look(part: str | bytes, members: list[bytes]) -> None:
-        found = await calls.script("check", int(mend), part, *members)
-        seen.update(zip(found[::2], found[1::2], strict=True))
+        differing = await calls.script("check", int(mend), part, *members)
+        found.update(zip(differing[::2], differing[1::2], strict=True))
 
     async for names in _scan_keys(calls):
         await look("type", names)
-    tasks = 0
-    if mend or not seen:  # nothing can be compared with a key of another type
-        tasks = await calls.command("check", "HLEN", f"{calls.keys}body")
+    if mend or not found:  # nothing can be compared with a key of another type
         await look("last_id", [b"last_id"])
         async for part, members in _parts(calls):
             await look(part, members)
-    kinds = Counter(name.decode(errors="replace") for name, _ in seen)
-    examples = [f"{member.decode(errors='replace')}: {name.decode(errors='replace')}" for name, member in sorted(seen)]
-    return Report(tasks, dict(kinds), examples[:EXAMPLES])
+    return found
+
+
+async def _tasks(calls: Calls) -> int:
+    """How many there are; 0 where the key that holds them is of another type."""
+    try:
+        return int(await calls.command("check", "HLEN", f"{calls.keys}body"))
+    except Damaged:
+        return 0
+
+
+def _report(tasks: int, found: _Found, left: frozenset[str] = frozenset()) -> Report:
+    kinds = Counter(_text(name) for name, _ in found)
+    examples = [f"{_text(member)}: {_text(name)}" for name, member in sorted(found)]
+    return Report(tasks, dict(kinds), examples[:EXAMPLES], left)
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="replace")
 
 
 async def _parts(calls: Calls) -> AsyncIterator[tuple[str | bytes, list[bytes]]]:
     """Everything that is to be compared, in pieces: what it is, and some of it."""
     async for part, members in _heads(calls):
         yield part, members
+    async for members in _scan(calls, "keys"):  # a wrong key is in the way of the right one
+        yield "key", members
     for name in _TASKS:
         async for members in _scan(calls, name):
             yield "task", members
@@ -82,6 +120,8 @@ async def _parts(calls: Calls) -> AsyncIterator[tuple[str | bytes, list[bytes]]]
     async for names in _scan_keys(calls):
         if histories := [name.removeprefix(b"history:") for name in names if name.startswith(b"history:")]:
             yield "history", histories
+        if callers := [name for name in names if name.startswith(_CALLER)]:
+            yield "caller", callers
         for place in names:
             if place.startswith(_PLACES):
                 async for members in _scan(calls, place):

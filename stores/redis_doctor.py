@@ -100,6 +100,10 @@ def _indexes(report: Report, mended: bool) -> Iterator[Finding]:
         sentence = f"{count} times: {kind}"
         if mended and kind in LOST:
             yield fault("indexes", f"{sentence}; this cannot be mended, so restore it or enqueue it again")
+        elif mended and kind in report.left:
+            yield fault(
+                "indexes", f"{sentence}; mended again and again, and still so: see who else writes to these keys"
+            )
         elif mended and kind in _ENDS:
             yield note("indexes", f"{sentence} (mended: kept as failed, because nobody knows how it ended)")
         elif mended:

@@ -20,8 +20,7 @@ async def lease(calls: Calls, options: StoreOptions, request: LeaseRequest) -> t
         False if request.only is None else [text for text in id_texts(request.only) if text],
         id_texts(request.without),
     )
-    expires, ids, bodies, states, expiries, payloads = await calls.script(
-        "lease",
+    arguments = (
         request.owner,
         request.limit,
         request.seconds,
@@ -31,6 +30,9 @@ async def lease(calls: Calls, options: StoreOptions, request: LeaseRequest) -> t
         MAX_LEASE_BYTES,
         pack(rows),
     )
+    while (reply := await calls.script("lease", *arguments)) is None:
+        pass  # it moved bounds that had grown old, as many as one script may; each call leaves fewer
+    expires, ids, bodies, states, expiries, payloads = reply
     if not bodies:
         return [], []
     state_of, expiry_of, apart_of = _numbered(states), _numbered(expiries), _numbered(payloads)

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import structlog
+from msgspec import Struct
 
 from queue_runtime import store_wire as wire
 from queue_runtime.store import Order, StoreOptions
-from queue_runtime.store_wire import Bell
+from queue_runtime.store_wire import Bell, Method
 from queue_runtime.task import (
     MAX_EVENT_ID_BYTES,
     MAX_LEASE_SECONDS,
@@ -35,6 +37,9 @@ from stores.remote_text import fitting
 
 log = structlog.get_logger()
 
+Call = TypeVar("Call", bound=Struct)
+Item = TypeVar("Item")
+
 BREATH = 0.02
 """Seconds between two questions for changes: a bell that rings all the time is not asked more often."""
 
@@ -50,7 +55,7 @@ class RemoteStore:
         self._warned_of: int | None = None
 
     async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
-        return await self._line.call(wire.ENQUEUE, wire.EnqueueCall(tasks)) if tasks else []
+        return await self._each(wire.ENQUEUE, wire.EnqueueCall(tasks), len(tasks)) if tasks else []
 
     async def enqueue_once(self, event_id: str, task: NewTask, *, digest: str | None = None) -> Task:
         check_bytes("event_id", event_id, MAX_EVENT_ID_BYTES)
@@ -84,21 +89,25 @@ class RemoteStore:
             due_first=due_first,
             order=order,
         )
-        return await self._line.call(wire.LEASE, call)
+        tasks = await self._line.call(wire.LEASE, call)
+        if len(tasks) > max(limit, 0):
+            raise self._line.bad_count(wire.LEASE.name, limit, len(tasks))
+        return tasks
 
     async def renew(self, leases: Sequence[Lease], seconds: int) -> list[Task | None]:
         check_range("seconds", seconds, 1, MAX_LEASE_SECONDS)
-        return await self._line.call(wire.RENEW, wire.RenewCall(leases, seconds)) if leases else []
+        return await self._each(wire.RENEW, wire.RenewCall(leases, seconds), len(leases)) if leases else []
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         for settlement in settlements:
             check_outcome(settlement.outcome)
         if not settlements:
             return []
-        return await self._line.call(wire.SETTLE, wire.SettleCall([fitting(one) for one in settlements]))
+        call = wire.SettleCall([fitting(one) for one in settlements])
+        return await self._each(wire.SETTLE, call, len(settlements))
 
     async def cancel(self, task_ids: Sequence[int]) -> list[ArchivedTask | None]:
-        return await self._line.call(wire.CANCEL, wire.TasksCall(task_ids))
+        return await self._each(wire.CANCEL, wire.TasksCall(task_ids), len(task_ids))
 
     async def awaken(self, task_ids: Sequence[int]) -> int:
         return await self._line.call(wire.AWAKEN, wire.TasksCall(task_ids))
@@ -115,7 +124,7 @@ class RemoteStore:
         return await self._line.call(wire.DELAY, wire.DelayCall(task_ids, until))
 
     async def retry(self, task_ids: Sequence[int], *, repeat: bool = False) -> list[Task | None]:
-        return await self._line.call(wire.RETRY, wire.RetryCall(task_ids, repeat))
+        return await self._each(wire.RETRY, wire.RetryCall(task_ids, repeat), len(task_ids))
 
     async def pause(self, pause: Pause) -> None:
         await self._line.call(wire.PAUSE, wire.PauseCall(pause))
@@ -130,10 +139,10 @@ class RemoteStore:
         return await self._line.call(wire.SWEEP, wire.SweepCall(limit))
 
     async def get(self, task_ids: Sequence[int]) -> list[Task | None]:
-        return await self._line.call(wire.GET, wire.TasksCall(task_ids))
+        return await self._each(wire.GET, wire.TasksCall(task_ids), len(task_ids))
 
     async def get_archived(self, task_ids: Sequence[int]) -> list[ArchivedTask | None]:
-        return await self._line.call(wire.GET_ARCHIVED, wire.TasksCall(task_ids))
+        return await self._each(wire.GET_ARCHIVED, wire.TasksCall(task_ids), len(task_ids))
 
     async def list_active(
         self,
@@ -151,7 +160,7 @@ class RemoteStore:
         return await self._line.call(wire.LIST_ARCHIVED, wire.ListArchivedCall(limit, before, where))
 
     async def history(self, task_ids: Sequence[int]) -> list[list[Attempt]]:
-        return await self._line.call(wire.HISTORY, wire.TasksCall(task_ids))
+        return await self._each(wire.HISTORY, wire.TasksCall(task_ids), len(task_ids))
 
     async def stats(self) -> QueueStats:
         return await self._line.call(wire.STATS, wire.NoArguments())
@@ -176,6 +185,13 @@ class RemoteStore:
         self._compare(heard.patience)
         before, self._bell = self._bell, heard.bell
         return heard.bell != before
+
+    async def _each(self, method: Method[Call, list[Item]], call: Call, asked: int) -> list[Item]:
+        """An answer that has one value for each that was asked, in the same order, or is none."""
+        answers = await self._line.call(method, call)
+        if len(answers) != asked:
+            raise self._line.bad_count(method.name, asked, len(answers))
+        return answers
 
     def _compare(self, patience: int) -> None:
         """Say where a run here would go on, cut off from the server, when another worker may have its task already."""

@@ -1,5 +1,6 @@
 """The way to the server of a remote store: one request for each call, and what its reply means."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -27,6 +28,12 @@ CONNECT_SECONDS = 5.0
 CALL_SECONDS = 30.0
 """How long the server may be silent before the call counts as lost."""
 
+WHOLE = 2
+"""A reply that comes by and by is given up after so many times that silence, counted from the call's begin."""
+
+MAX_REPLY_BYTES = wire.MAX_CALL_BYTES + 2 * 2**20
+"""Largest reply that is read: as large as a call may be, and a margin for its envelope and escapes."""
+
 LoginNow = Callable[[], tuple[str, str]]
 """URL of the server and token, as they are now. The URL names the same server always."""
 
@@ -36,6 +43,21 @@ Answer = TypeVar("Answer")
 
 class _Readiness(msgspec.Struct):
     reason: str
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    """A reply that was read to its end."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    """The envelope, where what is missing can be told from what is null."""
+
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: Refusal | None = None
 
 
 class ServerFault(QueueRuntimeError):
@@ -73,31 +95,48 @@ class Line:
         body = encode(call)
         if len(body) > wire.MAX_CALL_BYTES:
             raise InvalidRequest("body", f"has {len(body)} bytes, and a call takes at most {wire.MAX_CALL_BYTES}")
-        timeout = httpx2.Timeout(self._seconds, connect=min(CONNECT_SECONDS, self._seconds), read=self._seconds + wait)
         self._take_login()
-        address = self._base + wire.PATH + method.name
-        try:
-            reply = await self._client.post(address, content=body, headers=self._headers, timeout=timeout)
-        except httpx2.RequestError as error:
-            reason = f"{self._where}: {_words(error)}"
-            raise StoreUnavailable(method.name, reason) from error
+        reply = await self._ask(method.name, "POST", wire.PATH + method.name, body, wait=wait)
         return self._read(method, reply)
+
+    def bad_count(self, operation: str, asked: int, answered: int) -> StoreUnavailable:
+        """What it means when an answer has not one value for each that was asked. The server has acted, perhaps."""
+        return self._misconfigured(operation, f"answered {answered} values where {asked} were asked for")
 
     async def readiness(self) -> str:
         """Why the server should get no work just now; empty: it is ready. Raises StoreUnavailable."""
         self._take_login()
-        try:
-            reply = await self._client.get(self._base + "/readyz", headers=self._headers)
-        except httpx2.RequestError as error:
-            raise StoreUnavailable("readyz", f"{self._where}: {_words(error)}") from error
-        if reply.status_code == 200:
+        reply = await self._ask("readyz", "GET", "/readyz", b"")
+        if reply.status == 200:
             return ""
         try:
             return msgspec.json.decode(reply.content, type=_Readiness).reason
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return f"{self._where} answered {reply.status_code}"
+        except _UNREADABLE:
+            return f"{self._where} answered {reply.status}"
 
-    def _read(self, method: Method[Call, Answer], reply: httpx2.Response) -> Answer:
+    async def _ask(self, operation: str, verb: str, path: str, body: bytes, *, wait: float = 0.0) -> _Reply:
+        """One request and its whole reply, which has bounds in time and size. Raises StoreUnavailable."""
+        silence = self._seconds + wait
+        timeout = httpx2.Timeout(self._seconds, connect=min(CONNECT_SECONDS, self._seconds), read=silence)
+        request = self._client.build_request(
+            verb, self._base + path, content=body, headers=self._headers, timeout=timeout
+        )
+        longest = WHOLE * self._seconds + wait
+        try:
+            async with asyncio.timeout(longest):
+                reply = await self._client.send(request, stream=True)
+                try:
+                    return _Reply(reply.status_code, reply.headers, await _content(reply))
+                finally:
+                    await reply.aclose()
+        except _TooMuchError as error:
+            raise self._misconfigured(operation, f"sent a reply that is not read: {error}") from error
+        except TimeoutError as error:
+            raise StoreUnavailable(operation, f"{self._where}: no whole reply within {longest:.1f} s") from error
+        except httpx2.RequestError as error:
+            raise StoreUnavailable(operation, f"{self._where}: {_words(error)}") from error
+
+    def _read(self, method: Method[Call, Answer], reply: _Reply) -> Answer:
         version = reply.headers.get(wire.VERSION_HEADER)
         if version not in {None, str(wire.VERSION)}:
             raise self._misconfigured(
@@ -105,21 +144,25 @@ class Line:
                 f"speaks version {version[:20]!r} of the store protocol, and this process version '{wire.VERSION}': "
                 "run the same release on both ends",
             )
-        envelope = _envelope(reply)
-        if reply.status_code == 200 and version is not None and envelope is not None:
+        envelope = _envelope(reply.content)
+        if reply.status == 200 and version is not None and envelope is not None and envelope.error is None:
+            if envelope.data is msgspec.UNSET:
+                raise self._misconfigured(method.name, "answered without data, which no queue-runtime does")
             try:
                 answer = method.read_answer(envelope.data)
+            except RecursionError as error:
+                raise self._misconfigured(method.name, "answered what is nested too deeply to be read") from error
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise ServerFault(f"{method.name}: {self._where} answered what it never may: {error}") from error
             self._said = ""
             return answer
         raise self._error(method.name, reply, envelope.error if envelope is not None else None)
 
-    def _error(self, operation: str, reply: httpx2.Response, refused: Refusal | None) -> QueueRuntimeError:
+    def _error(self, operation: str, reply: _Reply, refused: Refusal | None) -> QueueRuntimeError:
         """What a reply means that is no answer."""
-        status = reply.status_code
+        status = reply.status
         ours = wire.VERSION_HEADER in reply.headers
-        if ours and refused is not None:
+        if ours and refused is not None and status != 200:
             if (error := wire.raised(refused)) is not None:
                 return error
             if status == 500:
@@ -164,6 +207,7 @@ async def open_line(login_now: LoginNow, *, seconds: float) -> AsyncIterator[Lin
     )
     headers = {
         "Content-Type": "application/json",
+        "Accept-Encoding": "identity",
         "User-Agent": "queue-runtime",
         wire.VERSION_HEADER: str(wire.VERSION),
     }
@@ -176,14 +220,35 @@ async def open_line(login_now: LoginNow, *, seconds: float) -> AsyncIterator[Lin
         yield Line(client, login_now, seconds=seconds)
 
 
-def _envelope(reply: httpx2.Response) -> wire.Envelope | None:
+class _TooMuchError(Exception):
+    """A reply that is larger than any of ours, or may become so."""
+
+
+async def _content(reply: httpx2.Response) -> bytes:
+    """The body of a reply as it was sent. A packed one is not unpacked: a few bytes may stand for very many."""
+    if reply.headers.get("content-encoding", "identity") != "identity":
+        raise _TooMuchError("it is packed, though nobody asked for that")
+    parts = []
+    size = 0
+    async for part in reply.aiter_raw():
+        size += len(part)
+        if size > MAX_REPLY_BYTES:
+            raise _TooMuchError(f"it has more than {MAX_REPLY_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def _envelope(content: bytes) -> _Envelope | None:
     try:
-        return _ENVELOPES.decode(reply.content)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _ENVELOPES.decode(content)
+    except _UNREADABLE:
         return None
 
 
-_ENVELOPES = msgspec.json.Decoder(wire.Envelope)
+_ENVELOPES = msgspec.json.Decoder(_Envelope)
 
 
 def _words(error: httpx2.RequestError) -> str:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
+import structlog
 from msgspec.structs import asdict, replace
 
 from queue_runtime.errors import InvalidRequest
@@ -45,9 +46,11 @@ from stores.streams_chores import Chores
 from stores.streams_feeder import CAP, Feeder, Tending
 from stores.streams_lease import Asked, Dispatcher
 from stores.streams_line import BACK_SECONDS, Line, LineDownError
-from stores.streams_order import Policy, Preference
+from stores.streams_order import Policy, Preference, strangers
 
 CONNECTIONS = 8
+
+_log = structlog.get_logger().bind(source="dispatch")
 
 BEGIN_SECONDS = 0.5
 """How long the first calls wait until everything is in the streams. Until it is, the record's lease stands in."""
@@ -295,7 +298,7 @@ class StreamsStore:
         await self._chores.aclose()
         if self._line.open:
             with suppress(LineDownError):
-                await self._line.script("streams_leave", self._line.consumer, seconds=0.5)
+                await self._line.script("streams_leave", self._line.consumer, read=lambda _: None, seconds=0.5)
         await self._line.aclose()
 
 
@@ -325,6 +328,12 @@ async def open_store(
     if not prefix or set("{}") & set(prefix):
         raise InvalidRequest("prefix", "must not be empty and must not hold braces")
     times = replace(tending or Tending(), patience=options.patience)
+    for queue, meant in strangers(queues, [queue for _, queue in options.routes.patterns]).items():
+        _log.warning(
+            "QUEUES names a queue that no route leads to: it has only what callers put there by its name",
+            queue=queue,
+            did_you_mean=meant,
+        )
     link = Link(Address(url, url_now), connections=CONNECTIONS, allow_eviction=True)
     line = Line(link, prefix=prefix, group=group, back_seconds=back_seconds)
     chores = Chores()

@@ -5,7 +5,7 @@ worker at all, would wait there for nobody.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 from redis.exceptions import RedisError
@@ -14,6 +14,7 @@ from queue_runtime.errors import StoreUnavailable
 from stores.redis_errors import translate
 from stores.redis_link import Reply
 from stores.streams_line import Line, LineDownError
+from stores.streams_replies import Entries, read_entries, read_news
 
 BLOCK_SECONDS = 5.0
 
@@ -44,9 +45,9 @@ class Bell:
         elif self._task.done():
             self._task.result()
 
-    def added(self, ends: Sequence[bytes], *, rings: bool = True) -> None:
+    def added(self, ends: Entries, *, rings: bool = True) -> None:
         """We have added entries ourselves: queue and last entry of each stream. They are heard now and not again."""
-        for queue, entry in _pairs(ends):
+        for queue, entry in ends:
             self._ends[queue] = max(entry, self._ends.get(queue, entry))
         if ends and rings:
             self.ring()
@@ -80,16 +81,19 @@ class Bell:
                 async with asyncio.timeout(seconds + _MARGIN):
                     await connection.send_command(*words, check_health=False)
                     self._heard(await connection.read_response())
-        except (RedisError, OSError) as error:  # TimeoutError is an OSError
+        except (RedisError, ValueError) as error:
             meaning = translate("changed", error) if isinstance(error, RedisError) else None
-            line.hang_up(str(meaning or error or "a blocking read had no answer"))
+            line.hang_up(str(meaning or line.disorder(error)))
+            raise LineDownError from error
+        except OSError as error:  # TimeoutError is one
+            line.hang_up(str(error) or "a blocking read had no answer")
             raise LineDownError from error
         finally:
             await connection.disconnect(nowait=True)
 
     async def _look(self) -> None:
         """Where the streams end now. What came while nobody listened is heard here."""
-        for queue, entry in _pairs(await self._line.script("streams_ends", *self._queues)):
+        for queue, entry in await self._line.script("streams_ends", *self._queues, read=read_entries):
             known = self._ends.get(queue, (0, 0))
             self._ends[queue] = entry
             if self._listened and known != entry:
@@ -98,9 +102,8 @@ class Bell:
 
     def _heard(self, reply: Reply) -> None:
         """The answer of the blocking read: None when its time was over."""
-        for stream, entries in reply or ():
+        for stream, entry in read_news(reply):
             queue = stream.decode().removeprefix(self._line.keys)
-            entry = _number(entries[-1][0])
             if entry > self._ends.get(queue, (0, 0)):
                 self._ends[queue] = entry
                 self.ring()
@@ -110,13 +113,3 @@ class Bell:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-
-
-def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[str, tuple[int, int]]]:
-    for queue, entry in zip(flat[::2], flat[1::2], strict=True):
-        yield queue.decode(), _number(entry)
-
-
-def _number(entry: bytes) -> tuple[int, int]:
-    milliseconds, _, number = entry.partition(b"-")
-    return int(milliseconds), int(number)

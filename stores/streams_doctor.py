@@ -18,7 +18,8 @@ async def examine(url: str, prefix: str, group: str) -> list[Finding]:
     link = Link(Address(url), connections=1, allow_eviction=True)
     keys = f"{{{prefix}}}:"
     try:
-        queues = sorted(name.decode() for name in await link.call("doctor", "SMEMBERS", f"{keys}/queues"))
+        names = await link.call("doctor", "SMEMBERS", f"{keys}/queues")
+        queues = sorted(name.decode(errors="replace") for name in names)
         lengths = {queue: await link.call("doctor", "XLEN", keys + queue) for queue in queues}
     except (StoreUnavailable, RedisError) as error:
         return [warning("dispatch", f"{error}: {_IDLE}")]

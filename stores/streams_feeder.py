@@ -11,6 +11,7 @@ from queue_runtime.task import Pause, Task
 from stores.dispatchable import Candidate, Due, Named, Page, Ready, Record, Which, Young
 from stores.streams_bell import Bell
 from stores.streams_line import Argument, Line
+from stores.streams_replies import read_added, read_ids, read_mended, read_tended
 
 CAP = 1000
 """Entries that a stream may hold. What finds it full stays in the record until the stream is half empty again."""
@@ -160,17 +161,20 @@ class Feeder:
         others = [task for task in tasks if task.queue != queue]
         mark: tuple[Argument, Argument] = ("", "") if place is None else place
         reply = await self._line.script(
-            "streams_add", self._cap, 0, queue, *mark, *_arguments(wanted), seconds=2 * _SECONDS
+            "streams_add", self._cap, 0, queue, *mark, *_arguments(wanted), read=read_added, seconds=2 * _SECONDS
         )
-        self._bell.added(reply[2:])
+        self._bell.added(reply.last)
         await self._add(others)
-        return reply[0], reply[1]
+        return reply.added, reply.full
 
     async def deliver_all(self) -> int:
         """Bring streams and record together again, whatever the server has lost; how many entries were added."""
         cursor = 0
         while True:
-            cursor = await self._line.script("streams_mend", cursor)
+            mended = await self._line.script("streams_mend", cursor, read=read_mended)
+            if mended.dropped:
+                _log.warning("what nobody of us put into Redis was dropped", what=mended.dropped[:20])
+            cursor = mended.cursor
             if cursor == 0:
                 break
         self._offered.clear()
@@ -183,13 +187,15 @@ class Feeder:
         entries were added."""
         times = self._tending
         milliseconds = [round(seconds * 1000) for seconds in (times.reclaim, times.forget, times.old)]
-        health, freed, old = await self._line.script("streams_tend", self._line.consumer, *milliseconds, 200)
+        health, freed, old = await self._line.script(
+            "streams_tend", self._line.consumer, *milliseconds, 200, read=read_tended
+        )
         if freed:
-            _log.info("entries of silent consumers are given to others", entries=freed)
-        await self._check_old([int(task_id) for task_id in old])
+            _log.info("entries that nobody would have read or claimed are given to others", entries=freed)
+        await self._check_old(old)
         if health:
-            return int(freed) + await self.deliver_all()
-        added = int(freed)
+            return freed + await self.deliver_all()
+        added = freed
         if time.monotonic() >= self._late_at:
             began = time.monotonic()
             added += await self._offer(Young(self._mark(LATE_SECONDS)))
@@ -215,7 +221,7 @@ class Feeder:
         """
         began = time.monotonic()
         words = [word for entry in entries for word in entry]
-        again = [int(task_id) for task_id in await self._line.script("streams_drop", *words)]
+        again = await self._line.script("streams_drop", *words, read=read_ids)
         if time.monotonic() - began > _LONG_DROP:
             again = [task_id for _, _, task_id in entries]
         if again:
@@ -277,10 +283,18 @@ class Feeder:
         for first in range(0, len(tasks), PAGE):
             part = tasks[first : first + PAGE]
             reply = await self._line.script(
-                "streams_add", self._cap, int(is_free), "", "", "", *_arguments(part), seconds=2 * _SECONDS
+                "streams_add",
+                self._cap,
+                int(is_free),
+                "",
+                "",
+                "",
+                *_arguments(part),
+                read=read_added,
+                seconds=2 * _SECONDS,
             )
-            self._bell.added(reply[2:])
-            added += reply[0]
+            self._bell.added(reply.last)
+            added += reply.added
         return added
 
 

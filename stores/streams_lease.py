@@ -1,8 +1,7 @@
 """Leasing through the streams: reads entries in the order of queues, claims them in the record, takes them away."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 from msgspec import Struct
@@ -15,12 +14,16 @@ from stores.streams_chores import Chores
 from stores.streams_feeder import CAP, Feeder
 from stores.streams_line import Argument, Line, LineDownError
 from stores.streams_order import Preference
+from stores.streams_replies import Entry, Reading, read_entries, read_reading
 
 LEASE_SECONDS = 0.5
 """A call that met nothing but entries of tasks that are no work any more goes on for so long."""
 
 FORGOTTEN = 1
 """The reading's health when the server has nothing of what it was told."""
+
+_NONSENSE_SECONDS = 60.0
+"""Between two lines about entries that name no task."""
 
 _log = structlog.get_logger().bind(source="dispatch")
 
@@ -36,29 +39,6 @@ class Asked(Struct, frozen=True, kw_only=True):
     queues: Collection[str] | None
     without: Collection[int]
     due_first: bool
-
-
-class Entry(NamedTuple):
-    """One entry of a stream."""
-
-    queue: str
-    number: bytes
-    task_id: int
-    task_class: str
-
-
-class Reading(NamedTuple):
-    """What one look at the streams brought."""
-
-    health: int
-    stopped: str
-    """the queue that holds classes this caller did not ask for; empty: all queues were looked at"""
-
-    entries: list[Entry]
-    low: list[tuple[str, int, int]]
-    """queues to fill again, and from which priority and id on"""
-
-    malformed: int
 
 
 class Dispatcher:
@@ -82,6 +62,9 @@ class Dispatcher:
         self._chores = chores
         self._preference = preference
         self._cap = cap
+        self._nonsense = 0
+        """entries without a task that were dropped since the last line about them"""
+        self._nonsense_at = 0.0
 
     async def lease(self, asked: Asked) -> list[Task]:
         """Up to `limit` tasks. Raises LineDownError where the streams cannot be read and nothing was taken."""
@@ -119,26 +102,34 @@ class Dispatcher:
         classes = () if asked.classes is None else asked.classes
         counts = (len(queues), len(passed), -1 if asked.classes is None else len(classes), len(asked.without_classes))
         names = (*queues, *passed, *classes, *asked.without_classes)
-        reply = await self._line.script(
-            "streams_read", self._line.consumer, room, self._cap, int(others_too), *counts, *names
+        reading = await self._line.script(
+            "streams_read",
+            self._line.consumer,
+            room,
+            self._cap,
+            int(others_too),
+            *counts,
+            *names,
+            read=read_reading,
         )
-        entries = [
-            Entry(queue.decode(), number, int(task_id), task_class.decode(errors="replace"))
-            for queue, number, task_id, task_class in _groups(reply[2], 4)
-        ]
-        low = [(queue.decode(), int(priority), int(task_id)) for queue, priority, task_id in _groups(reply[3], 3)]
-        reading = Reading(reply[0], reply[1].decode(), entries, low, reply[4])
         self._see_to(reading)
         return reading
 
     def _see_to(self, reading: Reading) -> None:
         """Have done what the reading asks for."""
         if reading.malformed:
-            _log.warning("entries that name no task were dropped", entries=reading.malformed)
+            self._tell_nonsense(reading.malformed)
         if reading.health:
             self._chores.start_once("deliver", self._feeder.deliver_all())
         for queue, priority, task_id in reading.low:
             self._chores.start(self._feeder.refill(queue, priority, task_id))
+
+    def _tell_nonsense(self, entries: int) -> None:
+        """One line now and then: who writes such entries may write many."""
+        self._nonsense += entries
+        if time.monotonic() >= self._nonsense_at:
+            _log.warning("entries that name no task were dropped", entries=self._nonsense)
+            self._nonsense, self._nonsense_at = 0, time.monotonic() + _NONSENSE_SECONDS
 
     async def _from_record(self, asked: Asked, limit: int, queues: Collection[str] | None) -> list[Task]:
         tasks = await self._record.lease(
@@ -211,12 +202,7 @@ class Dispatcher:
             task = tasks.get(entry.task_id)
             words += (entry.queue, entry.number, entry.task_id)
             words += (entry.queue, entry.task_class) if task is None else (task.queue, task.task_class)
-        self._bell.added(await self._line.script("streams_back", *words), rings=False)
-
-
-def _groups(flat: Sequence[Any], size: int) -> Iterator[tuple[Any, ...]]:
-    for first in range(0, len(flat), size):
-        yield tuple(flat[first : first + size])
+        self._bell.added(await self._line.script("streams_back", *words, read=read_entries), rings=False)
 
 
 def _size(tasks: Sequence[Task]) -> int:

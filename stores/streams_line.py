@@ -6,11 +6,12 @@ and everything that waits has been delivered once.
 
 import asyncio
 import os
+import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from redis.exceptions import RedisError
@@ -36,6 +37,10 @@ _PINGS = 12
 """So many PINGs in that time."""
 
 Argument = bytes | str | int
+Answer = TypeVar("Answer")
+
+_IN_SCRIPT = re.compile(r"^(ERR )?Error running script .*?\): |@?user_script: ?\d+: ?-?|,? script: .*", re.DOTALL)
+"""What a server says around an error about the place in our script, which nobody can use; each in its own words."""
 
 _log = structlog.get_logger().bind(source="dispatch")
 
@@ -69,25 +74,48 @@ class Line:
         """Whether workers lease through the streams."""
         return self.state.mode == "streams"
 
-    async def script(self, name: str, *arguments: Argument, seconds: float = ANSWER_SECONDS) -> Reply:
-        """Run a script; its first arguments are always the (unused) time and the group. Raises LineDownError."""
-        return await self._bounded(name, lambda: self._run(name, ("", self.group, *arguments)), seconds)
+    async def script(
+        self, name: str, *arguments: Argument, read: Callable[[Reply], Answer], seconds: float = ANSWER_SECONDS
+    ) -> Answer:
+        """Run a script and read its answer. Its first arguments are always the (unused) time and the group.
 
-    async def command(self, name: str, *words: Argument, seconds: float = ANSWER_SECONDS) -> Reply:
+        Raises LineDownError, also where `read` raises ValueError: then Redis holds what we did not put there.
+        """
+        return await self._bounded(name, lambda: self._run(name, ("", self.group, *arguments)), seconds, read)
+
+    async def command(self, name: str, *words: Argument, seconds: float = ANSWER_SECONDS) -> None:
         """Send one command. Raises LineDownError."""
-        return await self._bounded(name, lambda: self.link.call(name, name, *words), seconds)
+        await self._bounded(name, lambda: self.link.call(name, name, *words), seconds, lambda _: None)
 
-    async def _bounded(self, name: str, call: Callable[[], Coroutine[Any, Any, Reply]], seconds: float) -> Reply:
+    async def _bounded(
+        self,
+        name: str,
+        call: Callable[[], Coroutine[Any, Any, Reply]],
+        seconds: float,
+        read: Callable[[Reply], Answer],
+    ) -> Answer:
         if not self.open:
             raise LineDownError(name)
         try:
-            return await _in_time(call(), seconds)
+            reply = await _in_time(call(), seconds)
         except TimeoutError as error:
             raise self._failed(f"no answer within {seconds:g} s") from error
         except StoreUnavailable as error:
             raise self._failed(error.reason or str(error)) from error
         except RedisError as error:
-            raise self._failed(f"{name}: {error}") from error
+            raise self._failed(self.disorder(error)) from error
+        try:
+            return read(reply)
+        except ValueError as error:
+            raise self._failed(self.disorder(error)) from error
+
+    def disorder(self, error: Exception) -> str:
+        """The reason where the server or its keys are not as they must be."""
+        words = " ".join(_IN_SCRIPT.sub("", str(error)).split())[:200]
+        return (
+            f"Redis refuses, or holds under {self.keys}* what is not ours ({words}); such keys are dropped and made "
+            f"anew when it is tried again; where that does not help, delete all keys of {self.keys}*"
+        )
 
     def _failed(self, reason: str) -> LineDownError:
         self.hang_up(reason)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from typing import Literal
 
 Policy = Literal["strict", "weighted"]
@@ -19,6 +20,13 @@ QUEUES = (
     "purgable",
 )
 """The known queues, the preferred first."""
+
+
+def strangers(queues: Collection[str], routed: Collection[str]) -> dict[str, str | None]:
+    """Those of the queues that are neither known nor led to by a route, and what each may have been meant to be."""
+    known = [*QUEUES, *routed]
+    unknown = sorted(set(queues).difference(known))
+    return {queue: next(iter(get_close_matches(queue, known, 1)), None) for queue in unknown}
 
 
 class Preference:

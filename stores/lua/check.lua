@@ -7,7 +7,7 @@
 local mends, part, members = ARGV[2] == '1', ARGV[3], { unpack(ARGV, 4) }
 local TYPES = {
   body = 'hash', data = 'hash', hold = 'hash', state = 'hash', ended = 'hash', keys = 'hash', events = 'hash',
-  active = 'zset', archive = 'zset', over = 'zset', event_times = 'zset',
+  active = 'zset', archive = 'zset', over = 'zset', event_times = 'zset', lanes = 'zset',
   odd = 'set', failing = 'set', pauses = 'set',
   last_id = 'string', version = 'string', quiet = 'string',
 }
@@ -200,6 +200,10 @@ local function check_first(name)
   if not (first and first.member) then
     return
   end
+  local is_missing = is_place(name) and not call('ZSCORE', LANES, lane_member(queue, own))
+  if is_missing and differs('is missing in lanes', name) then
+    call('ZADD', LANES, 0, lane_member(queue, own))
+  end
   local head = kind == 'W' and BOUND .. own or head_for(first.member, own)
   local score = call('ZSCORE', above, head)
   local right = score == first.score or (kind == 'W' and score and tonumber(score) <= tonumber(first.score))
@@ -228,6 +232,18 @@ local function check_head(name, head)
     watch({ [P .. name] = true })
     call('ZREM', P .. name, head)
     follow_heads()
+  end
+end
+
+-- Whether a lane holds rows, or may still be thought to.
+local function check_lane(member)
+  local class, queue = string.match(member, '^(.*)%z(.*)$')
+  local known = class and (holds_rows(queue, class) or call('ZSCORE', heads_key('W', queue), BOUND .. class))
+  local score = call('ZSCORE', LANES, member)
+  if score and not known and differs('stands in lanes', member) then
+    call('ZREM', LANES, member)
+  elseif known and score and tonumber(score) ~= 0 and differs('has another score in lanes', member) then
+    call('ZADD', LANES, 0, member)
   end
 end
 
@@ -279,6 +295,16 @@ local function check_last_id(name)
   end
 end
 
+-- The kept answers of one process to its enqueues.
+local function check_caller(name)
+  local answers = call('HGETALL', P .. name)
+  for at = 1, #answers, 2 do
+    if not kept_answer(answers[at + 1]) and differs('has a damaged answer', name) then
+      call('HDEL', P .. name, answers[at])
+    end
+  end
+end
+
 local function check_history(id)
   if call('HEXISTS', BODY, id) == 0 and call('EXISTS', P .. 'history:' .. id) == 1
     and differs('history of no task', id) then
@@ -289,6 +315,7 @@ end
 local checks = {
   type = check_type, task = check_task, key = check_key, event = check_event, event_time = check_event_time,
   history = check_history, pause = check_pause, first = check_first, last_id = check_last_id,
+  lane = check_lane, caller = check_caller,
 }
 if mends then
   go_on_when_full()

@@ -6,15 +6,12 @@
 local caller, slot, sequence = P .. 'caller:' .. ARGV[3], ARGV[4], tonumber(ARGV[5])
 local ANSWER_SECONDS = 600
 
-local kept = call('HGET', caller, slot)
-if kept then
-  local answer = cmsgpack.unpack(kept)
-  if answer[1] == sequence then
-    return { answer[2], answer[3], answer[4] }
-  end
-  if answer[1] > sequence then
-    return redis.error_reply('SUPERSEDED this slot has a later call')
-  end
+local kept = kept_answer(call('HGET', caller, slot))
+if kept and kept[1] == sequence then
+  return { kept[2], kept[3], kept[4] }
+end
+if kept and kept[1] > sequence then
+  return redis.error_reply('SUPERSEDED this slot has a later call')
 end
 
 local first, answers = insert(new_tasks(7, tonumber(ARGV[6])), tonumber(ARGV[2]))

@@ -3,7 +3,7 @@
 -- In: now, owner, limit, seconds, patience, max_lost, 1 for due rows first, most bytes of payload, and (msgpack) which
 -- rows: classes, classes left out, queues, ids, ids left out; false: all.
 -- Out: the expiry, all ids as one text, their bodies; then, each after its number in that order: states, expiries
--- that differ, payloads that stand apart.
+-- that differ, payloads that stand apart. Nil: nothing was taken, and after more such calls there may be something.
 local owner, limit, expires = ARGV[2], tonumber(ARGV[3]), now + tonumber(ARGV[4])
 local patience, max_lost, due_first = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
 local max_bytes = tonumber(ARGV[8])
@@ -194,15 +194,26 @@ if only then
   if not due_first then
     fill(due)
   end
-else
-  if due_first then
-    fill(due_ids())
+elseif due_first then
+  local due = due_ids()
+  if raised >= RAISES then
+    write()
+    return nil
   end
+  fill(due)
   if #ids < limit and not full then
     fill(merge({ R = U32 }, limit - #ids, filter, skip))
   end
-  if not due_first and #ids < limit and not full then
-    fill(due_ids())
+else
+  local fresh, places = merge({ R = U32 }, limit, filter, skip)
+  local due = #fresh < limit and due_ids()
+  if raised >= RAISES then
+    write()
+    return nil
+  end
+  fill(fresh, places)
+  if #ids < limit and not full then
+    fill(due or due_ids())
   end
 end
 write()

@@ -13,7 +13,7 @@ local added, full, lengths, last = 0, 0, {}, {}
 -- reader is told when it takes the entry away: the task may have come back since.
 local function is_on_its_way(id, entry, queue)
   local stream = P .. queue
-  if #call('XRANGE', stream, entry, entry) == 0 then
+  if not entry_of(queue, entry) then
     return false
   end
   local pending = redis.pcall('XPENDING', stream, group, entry, entry, 1)
@@ -28,13 +28,9 @@ local function is_on_its_way(id, entry, queue)
 end
 
 local function stays_behind(queue, priority, id)
-  local mark = call('HGET', BEHIND, queue)
-  if mark then
-    local marked, first = string.match(mark, '^(%d+) (%d+)$')
-    marked, first = tonumber(marked), tonumber(first)
-    if marked < priority or (marked == priority and first <= id) then
-      return
-    end
+  local marked, first = behind(queue)
+  if marked and (marked < priority or (marked == priority and first <= id)) then
+    return
   end
   call('HSET', BEHIND, queue, format('%d %d', priority, id))
 end
@@ -50,7 +46,7 @@ for place = 8, #ARGV, 4 do
   local id, queue, class, priority = ARGV[place], ARGV[place + 1], ARGV[place + 2], tonumber(ARGV[place + 3])
   local entry, from = sent_as(id)
   if not (entry and is_on_its_way(id, entry, from)) then
-    local length = lengths[queue] or call('XLEN', P .. queue)
+    local length = lengths[queue] or length_of(queue)
     if length >= cap or (queue ~= filled and call('HEXISTS', BEHIND, queue) == 1) then
       stays_behind(queue, priority, tonumber(id))
       full = full + 1

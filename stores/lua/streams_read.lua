@@ -8,6 +8,7 @@
 local consumer, room, cap = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local stopped, entries, low, malformed = '', {}, {}, 0
 local place = 11
+local FILL_MILLISECONDS = 2000
 
 local function names(count)
   local found = {}
@@ -28,7 +29,7 @@ if call('EXISTS', EPOCH) == 0 then
 end
 if ARGV[6] == '1' then
   local listed_ones, others = set_of(queues), {}
-  for _, queue in ipairs(call('SMEMBERS', QUEUES)) do
+  for _, queue in ipairs(known_queues()) do
     if not listed_ones[queue] then
       others[#others + 1] = queue
     end
@@ -40,11 +41,24 @@ if ARGV[6] == '1' then
 end
 
 local function is_covered(queue)
-  for _, class in ipairs(call('HKEYS', CLASSES .. queue)) do
+  for _, class in ipairs(try('HKEYS', CLASSES .. queue) or {}) do
     if unwanted[class] or (wanted and not wanted[class]) then
       return false
     end
   end
+  return true
+end
+
+-- Whether nobody fills the stream just now. A sign that would not end by itself is not one of ours.
+local function may_fill(queue)
+  if call('SET', FILLING .. queue, '1', 'NX', 'PX', FILL_MILLISECONDS) then
+    return true
+  end
+  local left = call('PTTL', FILLING .. queue)
+  if left >= 0 and left <= FILL_MILLISECONDS then
+    return false
+  end
+  call('SET', FILLING .. queue, '1', 'PX', FILL_MILLISECONDS)
   return true
 end
 
@@ -66,13 +80,14 @@ for _, queue in ipairs(queues) do
     break
   end
   local stream = P .. queue
-  local length = call('XLEN', stream)
-  local mark = length * 2 <= cap and call('HGET', BEHIND, queue)
-  if mark and call('SET', FILLING .. queue, '1', 'NX', 'PX', 2000) then
-    local priority, id = string.match(mark, '^(%d+) (%d+)$')
-    low[#low + 1] = queue
-    low[#low + 1] = priority
-    low[#low + 1] = id
+  local length = length_of(queue)
+  if length * 2 <= cap then
+    local priority, id = behind(queue)
+    if priority and may_fill(queue) then
+      low[#low + 1] = queue
+      low[#low + 1] = format('%d', priority)
+      low[#low + 1] = format('%d', id)
+    end
   end
   if length > 0 and not passed[queue] then
     if not is_covered(queue) then

@@ -158,7 +158,7 @@ def test_tasks_that_gorge_has_in_redis_are_no_record_of_the_streams(word: str, r
 def test_streams_over_sqlite_are_never_put_in_the_place_of_a_queue_on_mysql() -> None:
     over_sqlite = ON_STREAMS | {"QUEUE_RUNTIME_RECORD": "sqlite"}
     (problem,) = read_environment(over_sqlite | {"GORGE_TASKQUEUE_MYSQL_HOST": "db"}).problems
-    assert "GORGE_TASKQUEUE_MYSQL_HOST is a setting for QUEUE_RUNTIME_STORE=mysql" in problem
+    assert "GORGE_TASKQUEUE_MYSQL_HOST is a setting for QUEUE_RUNTIME_RECORD=mysql" in problem
     assert "but the store is streams over sqlite" in problem
     (problem,) = read_environment(over_sqlite | {"GORGE_TASKQUEUE_BACKEND": "mysql"}).problems
     assert "GORGE_TASKQUEUE_BACKEND and QUEUE_RUNTIME_RECORD are both set, to different values" in problem

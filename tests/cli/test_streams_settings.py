@@ -34,6 +34,14 @@ def test_settings_of_the_record_and_the_address_of_redis_count() -> None:
     assert str(load_config(settings(RECORD="sqlite", SQLITE_PATH="x")).sqlite_path) == "x"
 
 
+def test_a_setting_of_another_record_tells_how_to_choose_that_record() -> None:
+    told = problems(SQLITE_PATH="x")
+    assert "set QUEUE_RUNTIME_RECORD=sqlite, or remove QUEUE_RUNTIME_SQLITE_PATH" in told
+    assert "STORE=sqlite" not in told
+    assert "set QUEUE_RUNTIME_RECORD=mysql, or remove" in problems(RECORD="sqlite", MYSQL_HOST="db")
+    assert "set QUEUE_RUNTIME_STORE=redis, or remove" in problems(REDIS_PREFIX="x")
+
+
 def test_the_password_of_redis_may_come_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("redis://:pw@r:1/2\n")
     assert load_config(settings(REDIS_URL_FILE=str(tmp_path / "url"))).redis_url == "redis://:pw@r:1/2"

@@ -117,3 +117,17 @@ def test_processes_that_are_killed_and_started_again_enqueue_each_slot_once(tmp_
     assert seconds == list(range(seconds[0], seconds[0] + len(seconds)))
     assert len(seconds) > 60
     check_clean_log(stays)
+
+
+def test_a_pipe_in_the_place_of_the_settings_holds_up_neither_the_work_nor_the_stop(tmp_path: Path) -> None:
+    file = tmp_path / "q.env"
+    file.write_text("QUEUE_RUNTIME_SLOTS=2\n")
+    with Served(tmp_path, ENV_FILE=file) as served, served.client() as client:
+        file.unlink()
+        os.mkfifo(file)
+        served.tell(signal.SIGHUP)
+        (refused,) = wait_for("the refusal", lambda: served.events("reload refused: nothing has changed"), 10)
+        assert "no regular file" in refused["problem"]
+        (task,) = enqueue(client, "SleepWorker")
+        wait_for("it is archived", lambda: archived(client, task), 10)
+        served.tell_and_wait()

@@ -1,5 +1,6 @@
 """Whole processes on the streams: API and worker apart, killed, and without their Redis."""
 
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -8,8 +9,11 @@ from typing import Any
 import httpx2
 import pytest
 
+from stores.streams_line import BACK_SECONDS
 from tests.faults.process import Served, archived, enqueue, ledger, wait_for
 from tests.servers import RedisServer
+from tests.stores.redis_house import client_of
+from tests.stores.streams_house import KEYS
 
 
 @pytest.fixture
@@ -77,10 +81,47 @@ def test_a_redis_that_goes_and_comes_back_is_seen_and_disturbs_nobody(tmp_path: 
         assert mode(client) == "record"
         assert client.get("/readyz").status_code == 200
         redis.start()
-        wait_for("the streams again", lambda: mode(client) == "streams", 10)
+        began = time.monotonic()
+        ids += enqueue(client, "SleepWorker", '{"seconds": 0.001}', 50)  # nobody waits for the streams
+        wait_for("the streams again", lambda: mode(client) == "streams", 5)
+        assert time.monotonic() - began > BACK_SECONDS - 1  # it has been looked at for a while
         ids += enqueue(client, "SleepWorker", '{"seconds": 0.001}', 50)
-        wait_for("the end of all tasks", lambda: not active(client), 10)
+        wait_for("the end of all tasks", lambda: not active(client), 5)
+        assert sorted(line["id"] for line in ledger(tmp_path)) == ids  # each once
         assert {(archived(client, task_id) or {})["result"] for task_id in ids} == {0}
         process.tell_and_wait()
     assert len(process.events("dispatch lost: tasks are leased from the record")) == 1
     assert len(process.events("dispatch back: tasks are leased from the streams")) == 1
+
+
+def test_a_group_that_somebody_sets_to_the_end_holds_up_tasks_for_seconds_only(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    """The process says all the time that its dispatch is healthy, so nobody else would notice."""
+    with (
+        served(tmp_path, redis, ROLES="api,sweep", HANDLERS="", SWEEP_SECONDS=600) as api,
+        api.client() as client,
+        client_of(redis) as view,
+    ):
+        ids = enqueue(client, "SleepWorker", '{"seconds": 0.001}', 20)
+        wait_for("the entries", lambda: view.xlen(f"{KEYS}default") == 20, 10)
+        view.xgroup_create(f"{KEYS}default", "queue-runtime", "$")
+        with served(tmp_path, redis, ROLES="worker", SWEEP_SECONDS=600) as worker:
+            worker.wait_for_event("listening")
+            wait_for("the end of all tasks", lambda: not active(client), 10)
+    assert sorted(line["id"] for line in ledger(tmp_path)) == ids
+
+
+@pytest.mark.parametrize("name", ["/sent", "/queues", "/behind", "/classes/default", "default"])
+def test_a_key_that_somebody_overwrote_ends_no_process(tmp_path: Path, redis: RedisServer, name: str) -> None:
+    with served(tmp_path, redis) as process, process.client() as client, client_of(redis) as view:
+        wait_for("the streams", lambda: mode(client) == "streams", 10)
+        ids = enqueue(client, "SleepWorker", '{"seconds": 0.001}', 20)
+        wait_for("the end of all tasks", lambda: not active(client), 10)
+        view.delete(f"{KEYS}{name}")
+        view.set(f"{KEYS}{name}", "x")
+        ids += enqueue(client, "SleepWorker", '{"seconds": 0.001}', 20)
+        wait_for("the end of all tasks", lambda: not active(client), 10)
+        wait_for("the streams again", lambda: mode(client) == "streams", 10)
+        process.tell_and_wait()
+    assert sorted(line["id"] for line in ledger(tmp_path)) == ids

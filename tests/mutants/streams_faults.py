@@ -323,6 +323,35 @@ STREAMS_FAULTS: tuple[Mutant, ...] = (
         "  if sent_as(id) then\n",
         "consumers::a_lease_that_is_cancelled_gives_its_entries_back",
     ),
+    # ---- what somebody else writes
+    lua(
+        "entries that the group has passed wait for ever",
+        "streams_tend",
+        "  free_passed(queue)\n",
+        "",
+        "disorder::entries_that_the_group_has_passed_are_given_to_workers_all_the_same",
+    ),
+    lua(
+        "counts of classes stay wrong",
+        "streams_tend",
+        "  recount(queue)\n",
+        "",
+        "disorder::counts_of_classes_that_somebody_deleted_come_back",
+    ),
+    lua(
+        "a sign that does not end is believed",
+        "streams_read",
+        "  if left >= 0 and left <= FILL_MILLISECONDS then\n",
+        "  if true then\n",
+        "disorder::a_backlog_is_not_stopped_by_a_sign_that_does_not_end",
+    ),
+    lua(
+        "keys of another type stay",
+        "streams_mend",
+        "    call('DEL', key)\n",
+        "",
+        "disorder::the_reason_names_the_keys_and_what_is_done_and_the_log_what_was_dropped",
+    ),
 )
 
 QUICK = frozenset(

@@ -9,6 +9,8 @@ from queue_runtime.store import Store
 from queue_runtime.task import (
     ArchivedTask,
     Lease,
+    NewTask,
+    Outcome,
     Result,
     Sentinel,
     Settlement,
@@ -18,7 +20,7 @@ from queue_runtime.task import (
 )
 from tests.backends import Opened
 from tests.clock import Clock
-from tests.property.choices import CLASSES, HTTP_OWNERS, PAUSES, QUEUES, SECONDS, WAITS, new_task, outcome
+from tests.property.choices import HTTP_OWNERS, NARROW, SECONDS, WAITS, Variety, new_task, outcome
 from tests.property.dice import Dice
 from tests.property.laws import Laws
 from tests.property.names import Names
@@ -32,7 +34,8 @@ class History:
     All ids in it are the reference's.
     """
 
-    def __init__(self, reference: Opened, real: Opened, clock: Clock) -> None:
+    def __init__(self, reference: Opened, real: Opened, clock: Clock, variety: Variety = NARROW) -> None:
+        self._variety = variety
         self._reference = reference
         self._real = real
         self._clock = clock
@@ -112,11 +115,11 @@ class History:
         """What every step shrinks to."""
 
     async def enqueue(self, dice: Dice) -> None:
-        new = [new_task(dice, self._clock.now) for _ in range(1 + dice.below(3))]
+        new = [self._new(dice) for _ in range(1 + dice.below(self._variety.most_new))]
         await self._both("enqueue", new)
 
     async def enqueue_once(self, dice: Dice) -> None:
-        await self._both("enqueue_once", dice.choose(("e1", "e2")), new_task(dice, self._clock.now))
+        await self._both("enqueue_once", dice.choose(("e1", "e2")), self._new(dice))
 
     async def lease(self, dice: Dice) -> None:
         await self._lease(dice, {})
@@ -125,11 +128,11 @@ class History:
         filters: dict[str, Any] = {"due_first": dice.chance(2)}
         kind = dice.below(5)
         if kind == 0:
-            filters["classes"] = frozenset(dice.some(CLASSES, 2))
+            filters["classes"] = frozenset(dice.some(self._variety.classes, 2))
         elif kind == 1:
-            filters["without_classes"] = frozenset(dice.some(CLASSES, 2))
+            filters["without_classes"] = frozenset(dice.some(self._variety.classes, 2))
         elif kind == 2:
-            filters["queues"] = frozenset(dice.some(QUEUES, 2))
+            filters["queues"] = frozenset(dice.some(self._variety.queues, 2))
         elif kind == 3:
             filters["only"] = frozenset(dice.some(self._ids, 3))
         filters["without"] = frozenset(dice.some(self._ids, 2))
@@ -150,18 +153,18 @@ class History:
         self._leases += [row for row in renewed if row is not None]
 
     async def settle(self, dice: Dice) -> None:
-        round_ = [Settlement.held(self._fence(dice), outcome(dice, self._clock.now)) for _ in range(1 + dice.below(2))]
+        round_ = [Settlement.held(self._fence(dice), self._outcome(dice)) for _ in range(1 + dice.below(2))]
         await self._settle(round_)
 
     async def settle_again(self, dice: Dice) -> None:
         """What was sent before is sent again, perhaps with something new."""
         round_ = [dice.choose(self._settlements[-8:])] if self._settlements else []
         if dice.chance(2):
-            round_.append(Settlement.held(self._fence(dice), outcome(dice, self._clock.now)))
+            round_.append(Settlement.held(self._fence(dice), self._outcome(dice)))
         await self._settle(round_)
 
     async def settle_unfenced(self, dice: Dice) -> None:
-        await self._settle([Settlement.unfenced(self._id(dice), outcome(dice, self._clock.now))])
+        await self._settle([Settlement.unfenced(self._id(dice), self._outcome(dice))])
 
     async def _settle(self, round_: list[Settlement]) -> None:
         replies = await self._both("settle", round_)
@@ -196,12 +199,12 @@ class History:
         await self._both("retry", ids, repeat=dice.chance(2))
 
     async def pause(self, dice: Dice) -> None:
-        await self._both("pause", dice.choose(PAUSES))
+        await self._both("pause", dice.choose(self._variety.pauses))
 
     async def resume(self, dice: Dice) -> None:
         """One that is set, or any."""
         pauses = await self._reference.store.paused()
-        await self._both("resume", dice.choose(PAUSES if dice.chance(4) or not pauses else pauses))
+        await self._both("resume", dice.choose(self._variety.pauses if dice.chance(4) or not pauses else pauses))
 
     async def sweep(self, dice: Dice) -> None:
         await self._both("sweep", dice.choose((100, 1)))
@@ -209,8 +212,8 @@ class History:
     async def look(self, dice: Dice) -> None:
         """One page of a filtered list."""
         where = TaskFilter(
-            classes=frozenset(dice.some(CLASSES, 2)) if dice.chance(2) else None,
-            queues=frozenset(dice.some(QUEUES, 1)) if dice.chance(4) else None,
+            classes=frozenset(dice.some(self._variety.classes, 2)) if dice.chance(2) else None,
+            queues=frozenset(dice.some(self._variety.queues, 1)) if dice.chance(4) else None,
             states=frozenset(dice.some(list(State), 2)) if dice.chance(3) else None,
             min_failures=dice.choose((None, 1)),
             max_priority=dice.choose((None, 1)),
@@ -235,6 +238,12 @@ class History:
             await self._real.plant(self._names.id(task_id), owner, expires)
 
     # ---- choices
+
+    def _new(self, dice: Dice) -> NewTask:
+        return new_task(dice, self._clock.now, self._variety)
+
+    def _outcome(self, dice: Dice) -> Outcome:
+        return outcome(dice, self._clock.now, self._variety)
 
     def _id(self, dice: Dice) -> int:
         return dice.choose(self._ids) if self._ids else 1

@@ -50,7 +50,8 @@ def test_what_is_no_expression_is_refused(expression: str) -> None:
         Schedule(expression)
 
 
-@pytest.mark.parametrize("zone", ["", "Europe", "europe/berlin", "../UTC", "/etc/localtime", "Nowhere/City", "UTC\0"])
+@pytest.mark.parametrize("zone", ["", "Europe", "europe/berlin", "../UTC", "/etc/localtime", "Nowhere/City", "UTC\0",
+                                  "localtime", "posixrules", "Factory"])  # fmt: skip
 def test_what_is_no_time_zone_is_refused(zone: str) -> None:
     with pytest.raises(ValueError, match="is no time zone"):
         Schedule("* * * * *", zone)
@@ -94,6 +95,74 @@ def test_slots_rise_wherever_one_begins_to_count(zone: str, expression: str) -> 
             assert after == next(slot for slot in [*slots, after] if slot is not None and slot > moment)
             before = [slot for slot in slots if slot <= moment]
             assert schedule.latest(change - HOUR, moment) == (before[-1] if before else None)
+
+
+ODD_CHANGES = [
+    ("Europe/Berlin", "2027-03-28T01:00"),
+    ("Europe/Berlin", "2027-10-31T01:00"),
+    ("Europe/Dublin", "2027-10-31T01:00"),
+    ("America/Santiago", "2027-09-05T04:00"),
+    ("Australia/Lord_Howe", "2027-04-03T15:00"),
+    ("Australia/Lord_Howe", "2027-10-02T15:30"),
+    ("Antarctica/Troll", "2027-03-28T01:00"),
+    ("Antarctica/Troll", "2027-10-31T01:00"),
+    ("America/Caracas", "2007-12-09T07:00"),
+    ("America/Caracas", "2016-05-01T07:00"),
+    ("Asia/Colombo", "2006-04-14T18:30"),
+    ("Asia/Pyongyang", "2015-08-14T15:00"),
+    ("Asia/Pyongyang", "2018-05-04T15:00"),
+    ("Asia/Chita", "2014-10-25T16:00"),
+    ("Pacific/Norfolk", "2015-10-03T14:30"),
+    ("Pacific/Pitcairn", "1998-04-27T08:30"),
+    ("Pacific/Rarotonga", "1990-10-28T10:00"),
+    ("Australia/Eucla", "1992-02-29T17:15"),
+    ("America/St_Johns", "2006-04-02T03:31"),
+    ("America/St_Johns", "2006-10-29T02:31"),
+    ("America/Moncton", "1993-10-31T03:01"),
+    ("America/Bahia_Banderas", "2010-04-04T09:00"),
+    ("America/Danmarkshavn", "1996-01-01T03:00"),
+    ("Antarctica/Casey", "2009-10-17T18:00"),
+    ("Antarctica/Casey", "2010-03-04T15:00"),
+    ("Antarctica/Vostok", "1994-01-31T17:00"),
+    ("Pacific/Apia", "2011-12-30T10:00"),
+    ("Pacific/Kwajalein", "1993-08-21T12:00"),
+]
+"""Changes of the clocks by half an hour, by several, by a day, or at an odd minute: zone and moment in UTC."""
+
+MINUTES, HOURS = range(60), range(24)
+
+
+@pytest.mark.parametrize(("zone", "moment"), ODD_CHANGES)
+def test_slots_around_a_change_are_those_that_a_look_at_each_minute_finds(zone: str, moment: str) -> None:
+    tz = ZoneInfo(zone)
+    change = int(datetime.fromisoformat(f"{moment}+00:00").timestamp())
+    start, end = change - 27 * HOUR, change + 27 * HOUR
+    walls = {minute: datetime.fromtimestamp(minute, tz).replace(tzinfo=None) for minute in range(start, end + 1, 60)}
+    assert datetime.fromtimestamp(change - 1, tz).utcoffset() != datetime.fromtimestamp(change, tz).utcoffset()
+
+    for expression, minutes, hours in [
+        ("*/7 * * * *", MINUTES[::7], HOURS),
+        ("30 * * * *", [30], HOURS),
+        ("* 2 * * *", MINUTES, [2]),
+        ("*/10 0-4 * * *", MINUTES[::10], HOURS[:5]),
+        ("5 */3 * * *", [5], HOURS[::3]),
+    ]:
+        wanted = [at for at, wall in walls.items() if at > start and wall.minute in minutes and wall.hour in hours]
+        assert Schedule(expression, zone).between(start, end) == wanted, expression
+
+    for expression, minutes, hours in [
+        ("30 2 * * *", [30], [2]),
+        ("0,15,30,45 0-4 * * *", MINUTES[::15], HOURS[:5]),
+        ("1,59 21-23 * * *", [1, 59], HOURS[21:]),
+        ("0 0 * * *", [0], [0]),
+    ]:
+        first, last = min(walls.values()), max(walls.values())
+        days = [first.date() + timedelta(days=day) for day in range((last - first).days + 2)]
+        times = [datetime(day.year, day.month, day.day, hour, minute) for day in days for hour in hours
+                 for minute in minutes]  # fmt: skip
+        # the first moment at which the wall clock shows that, or is past it
+        fixed = {next(at for at, wall in walls.items() if wall >= time) for time in times if first < time <= last}
+        assert Schedule(expression, zone).between(start, end) == sorted(fixed - {start}), expression
 
 
 def test_the_latest_slot_is_found_in_a_long_time_at_once() -> None:

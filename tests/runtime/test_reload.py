@@ -1,6 +1,7 @@
 """Settings that change while everything runs: all that can do so at once, or nothing, and whatever stays is named."""
 
 import asyncio
+import os
 import re
 import threading
 from pathlib import Path
@@ -342,6 +343,56 @@ async def test_a_file_that_is_gone_changes_nothing(tmp_path: Path) -> None:
     process.file.unlink()
     (problem,) = (await process.reloader.reload()).problems
     assert "QUEUE_RUNTIME_ENV_FILE: cannot read" in problem
+    assert process.current.config.slots == 1
+
+
+@pytest.mark.parametrize("what", ["settings", "secret", "cron"])
+async def test_a_pipe_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path, what: str) -> None:
+    """Who reads it would wait for somebody who writes to it."""
+    process = Process(tmp_path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    settings = {"SLOTS": "2"}
+    match what:
+        case "settings":
+            process.environ[PREFIX + "ENV_FILE"] = str(pipe)
+        case "secret":
+            settings |= {"TOKEN_FILE": str(pipe)}
+        case "cron":
+            process.environ[PREFIX + "CRON_FILE"] = str(pipe)
+    with anyio.fail_after(5):
+        (problem,) = (await process.reload(**settings)).problems
+    assert "no regular file" in problem
+    assert process.current.config.slots == 1
+
+
+async def test_a_reload_whose_file_system_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    process, lets_go, reads = Process(tmp_path), threading.Event(), threading.Event()
+    plain = process.reloader._read
+
+    def hang() -> Reading:
+        reads.set()
+        lets_go.wait(30)
+        return plain()
+
+    process.reloader._read = hang
+    try:
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as group:
+                group.start_soon(process.reloader.reload)
+                await until(reads.is_set)
+                group.cancel_scope.cancel()
+    finally:
+        lets_go.set()
+
+
+async def test_a_file_of_settings_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    process.file.write_text(f"{PREFIX}SLOTS=32\n{PREFIX}SLO")
+    assert len((await process.reloader.reload()).problems) == 1
+    process.file.write_text(f"{PREFIX}SLOTS=3")  # 32 was meant
+    (problem,) = (await process.reloader.reload()).problems
+    assert "does not end with a newline: it looks half written" in problem
     assert process.current.config.slots == 1
 
 

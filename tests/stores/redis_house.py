@@ -17,7 +17,7 @@ from tests.stores.redis_backdoor import KEYS
 
 _calls = count(1)
 
-BOUND = "~" * 10
+BOUND = "0" * 10
 """What heads have for the id of a row where they are bounds (lua/fragments/heads.lua)."""
 
 
@@ -73,6 +73,12 @@ def plant_entries(client: Redis, place: str, entries: dict[str, int]) -> None:
     client.zadd(key(place), entries)
     _follow_first(client, place, f"heads:{kind}:{queue}", task_class)
     _follow_first(client, f"heads:{kind}:{queue}", f"heads:{kind}", queue)
+    client.zadd(key("lanes"), {lane_member(queue, task_class): 0})
+
+
+def lane_member(queue: str, task_class: str) -> str:
+    """A lane as the set of all lanes has it (lua/fragments/heads.lua)."""
+    return f"{task_class}\0{queue}"
 
 
 def _follow_first(client: Redis, name: str, above: str, own: str) -> None:

@@ -2,20 +2,32 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from queue_runtime.store import StoreOptions
-from queue_runtime.task import Complete, Fail, NewTask, Outcome, Release, Retry, Unknown, Yield
+from queue_runtime.task import Complete, Fail, NewTask, Outcome, Release, Retry, Unknown, Verdict, Yield
 from stores.redis import RedisStore
 from stores.redis_check import check, repair
 from stores.redis_doctor import examine
 from tests.clock import Clock
 from tests.servers import RedisServer
 from tests.stores.redis_backdoor import plant_row
-from tests.stores.redis_house import add, assert_whole, client_of, emptied, key, settle, worker
+from tests.stores.redis_house import (
+    BOUND,
+    add,
+    assert_whole,
+    client_of,
+    emptied,
+    key,
+    lane_member,
+    settle,
+    worker,
+)
 
 
 @pytest.fixture
@@ -70,7 +82,7 @@ DAMAGE: dict[str, tuple[Callable[[Redis], object], dict[str, int]]] = {
     ),
     "a task stands in a strange lane": (
         lambda client: client.zadd(key("R:default/B"), {one(3): 2000}),
-        {"stands in R:default/B": 1, "is missing in heads:R:default": 1},
+        {"stands in R:default/B": 1, "is missing in heads:R:default": 1, "is missing in lanes": 1},
     ),
     "a wrong priority": (
         lambda client: client.zadd(key("R:default/A"), {one(3): 1}),
@@ -104,7 +116,7 @@ DAMAGE: dict[str, tuple[Callable[[Redis], object], dict[str, int]]] = {
         {"is missing in heads:D": 1},
     ),
     "a bound that is too late": (
-        lambda client: client.zadd(key("heads:W:default"), {"~~~~~~~~~~A": 2**31}),
+        lambda client: client.zadd(key("heads:W:default"), {f"{BOUND}A": 2**31}),
         {"has another score in heads:W:default": 1},
     ),
     "a bound that names a row": (
@@ -126,6 +138,18 @@ DAMAGE: dict[str, tuple[Callable[[Redis], object], dict[str, int]]] = {
     "a head of another queue": (
         lambda client: client.zadd(key("heads:R"), {f"{one(3)}other": 2000}),
         {"stands in heads:R": 1},
+    ),
+    "a lane that is not among the lanes": (
+        lambda client: client.zrem(key("lanes"), lane_member("default", "A")),
+        {"is missing in lanes": 5},
+    ),
+    "a lane of nothing": (
+        lambda client: client.zadd(key("lanes"), {lane_member("default", "Nothing"): 0}),
+        {"stands in lanes": 1},
+    ),
+    "a lane of another score": (
+        lambda client: client.zadd(key("lanes"), {lane_member("default", "A"): 7}),
+        {"has another score in lanes": 1},
     ),
     "a key that is forgotten": (lambda client: client.hdel(key("keys"), "k"), {"is missing in keys": 1}),
     "a key of no task": (lambda client: client.hset(key("keys"), "other", one(77)), {"key of no task": 1}),
@@ -206,52 +230,107 @@ OUTCOMES: tuple[Outcome, ...] = (
 )
 
 
-async def test_ten_thousand_interleaved_calls_leave_everything_whole(redis_server: RedisServer, clock: Clock) -> None:
-    """Settle, lease, sweep and the operators at the same time, on the same tasks."""
-    dice = random.Random(11)
-    recent: list[int] = []
-    deleted = 0
+CLASSES = ("A", "B", "A/B", "0000000001")
+QUEUES = ("default", "q", "R")
 
-    async def some_call() -> None:
-        nonlocal deleted
-        ids = dice.sample(recent, min(3, len(recent)))
+
+class Crowd:
+    """Callers of every kind on the same tasks, and what they were told."""
+
+    def __init__(self, store: RedisStore, client: Redis, clock: Clock) -> None:
+        self._store = store
+        self._client = client
+        self._clock = clock
+        self._dice = random.Random(11)
+        self._recent: list[int] = []
+        self.ends: Counter[int] = Counter()
+        self.comebacks: Counter[int] = Counter()
+        self.deleted = 0
+
+    async def call(self) -> None:
+        """One call of any kind."""
+        dice = self._dice
+        ids = dice.sample(self._recent, min(3, len(self._recent)))
         match dice.randrange(12):
             case 0 | 1 | 2:
-                key_ = dice.choice([None, None, f"k{dice.randrange(50)}"])
-                delay = dice.choice([None, None, clock.now + 2])
-                fields = {"priority": dice.randrange(3), "idempotency_key": key_, "delay_until": delay}
-                recent.extend(await add(store, 1, data="x" * dice.choice([0, 10, 2000]), **fields))
-                del recent[:-60]
+                await self._enqueue()
             case 3 | 4 | 5:
-                tasks = await store.lease(dice.choice([worker(), "web1:1"]), 2, 3, due_first=dice.random() < 0.5)
-                if dice.random() < 0.8:
-                    await settle(store, tasks, dice.choice(OUTCOMES))
+                await self._run()
             case 6:
-                deleted += (await store.sweep(dice.choice([1, 100]))).expired
+                self.deleted += (await self._store.sweep(dice.choice([1, 100]))).expired
             case 7:
-                await store.free(ids)
+                await self._store.free(ids)
+            case 8 if dice.random() < 0.3:
+                self.ends.update(row.id for row in await self._store.cancel(ids) if row)
             case 8:
-                await (store.cancel(ids) if dice.random() < 0.3 else store.retry(ids, repeat=True))
+                self.comebacks.update(row.id for row in await self._store.retry(ids, repeat=True) if row)
             case 9:
-                await store.priority(ids, dice.randrange(3))
+                await self._store.priority(ids, dice.randrange(3))
             case 10:
-                await (store.delay(ids, clock.now + 1) if dice.random() < 0.5 else store.awaken(ids))
+                await (self._store.delay(ids, self._clock.now + 1) if dice.random() < 0.5 else self._store.awaken(ids))
             case _:
-                if ids:
-                    owner, expires = dice.choice([("gorge-failure-pending", 5), (None, 5), ("odd", None)])
-                    if (await store.get(ids))[0] is not None:
-                        plant_row(client, ids[0], owner, expires)
+                await self._plant(ids)
 
+    async def _enqueue(self) -> None:
+        dice = self._dice
+        new = NewTask(
+            task_class=dice.choice(CLASSES),
+            queue=dice.choice(QUEUES),
+            data="x" * dice.choice([0, 10, 2000]),
+            priority=dice.randrange(3),
+            idempotency_key=dice.choice([None, None, f"k{dice.randrange(50)}"]),
+            delay_until=dice.choice([None, None, self._clock.now + 2]),
+        )
+        self._recent.extend(row.id for row in await self._store.enqueue([new]))
+        del self._recent[:-60]
+
+    async def _run(self) -> None:
+        dice = self._dice
+        asked: dict[str, Any] = dice.choice(
+            [
+                {},
+                {},
+                {"classes": dice.sample(CLASSES, 2)},
+                {"queues": [dice.choice(QUEUES)]},
+                {"without_classes": ["A"]},
+            ]
+        )
+        owner = dice.choice([worker(), "web1:1"])
+        tasks = await self._store.lease(owner, 2, 3, due_first=dice.random() < 0.5, **asked)
+        if dice.random() < 0.8:
+            settled = await settle(self._store, tasks, dice.choice(OUTCOMES))
+            self.ends.update(one.archived.id for one in settled if one.archived and one.verdict is Verdict.SETTLED)
+
+    async def _plant(self, ids: list[int]) -> None:
+        owner, expires = self._dice.choice([("gorge-failure-pending", 5), (None, 5), ("odd", None)])
+        if ids and (await self._store.get(ids))[0] is not None:
+            plant_row(self._client, ids[0], owner, expires)
+
+
+async def test_ten_thousand_interleaved_calls_leave_everything_whole_and_end_each_task_once(
+    redis_server: RedisServer, clock: Clock
+) -> None:
+    """Settle, lease, sweep and the operators at the same time, on the same tasks of a dozen lanes."""
+    dice = random.Random(12)
     with client_of(redis_server) as client:
-        async with emptied(redis_server, StoreOptions(now=clock, retention=10)) as store:
+        async with emptied(redis_server, StoreOptions(now=clock, retention=10, max_lost=10_000)) as store:
+            crowd = Crowd(store, client, clock)
             for round_ in range(500):
-                await asyncio.gather(*[some_call() for _ in range(20)])
+                await asyncio.gather(*[crowd.call() for _ in range(20)])
                 if round_ % 3 == 0:
                     clock.advance(dice.choice([0, 1, 5]))
                 if round_ % 50 == 0:
                     await assert_whole(store)
             await assert_whole(store)
-    assert deleted > 100
+            every = list(range(1, int(client.get(key("last_id")) or 0) + 1))
+            active = {
+                row.id for start in every[::500] for row in await store.get(every[start - 1 : start + 499]) if row
+            }
+    assert crowd.deleted > 100
+    assert sum(crowd.ends.values()) > 1000
+    # each life of a task, the first and those it was brought back to, has one end, or is not over
+    lives = {task_id: 1 + crowd.comebacks[task_id] for task_id in every}
+    assert {task_id: crowd.ends[task_id] + (task_id in active) for task_id in every} == lives
 
 
 # ---- the doctor

@@ -22,6 +22,7 @@ from queue_runtime.task import (
     Retry,
     Settlement,
     Task,
+    TaskFilter,
     Unknown,
     Yield,
 )
@@ -106,6 +107,9 @@ async def test_cancelled_calls_leave_no_reply_to_the_next_caller(
     """R043, R045: each is cancelled at a random moment; beside them callers check that they get their own."""
     dice = random.Random(5)
     own = [new.id for new in await store.enqueue([NewTask(task_class="Own", data=str(n)) for n in range(50)])]
+    await add(store, 502, task_class="Held")
+    held = leases_of(await store.lease(worker(), 502, 600, classes={"Held"}))
+    ending = held[1:]
     before = clients_of(redis_server)
     async with through(relay, connections=3) as line:
         relay.delay = 0.002
@@ -113,13 +117,13 @@ async def test_cancelled_calls_leave_no_reply_to_the_next_caller(
             lambda: add(line, 2),
             lambda: line.lease(worker(), 3, 60, classes={"A"}),
             line.stats,
-            lambda: line.renew([Lease(own[0], "x")], 60),
-            lambda: line.settle([Settlement.unfenced(own[0], Retry(wait=0))]),
+            lambda: line.renew([held[0]], 60),
+            lambda: line.settle([Settlement.held(ending.pop(), Retry(wait=0))]),
         ]
 
         async def impatient() -> None:
             call = asyncio.ensure_future(dice.choice(calls)())
-            await asyncio.sleep(dice.random() * 0.012)
+            await asyncio.sleep(dice.random() * dice.choice(MOMENTS))
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
 
@@ -134,8 +138,33 @@ async def test_cancelled_calls_leave_no_reply_to_the_next_caller(
         relay.delay = 0
         found = await asyncio.gather(*[line.get([own[0]]) for _ in range(3)])
         assert [row.id if row else None for (row,) in found] == [own[0]] * 3
+        assert [row.id if row else None for row in await line.renew(held[:1], 60)] == [held[0].task_id]
+        await assert_settled_once(line, held[1:], len(ending))
         await assert_whole(line)
     await soon(lambda: clients_of(redis_server) <= before)
+
+
+MOMENTS = (0.012, 0.3)
+"""Seconds within which a call is cancelled: while it waits for a connection, and when it has been sent or answered."""
+
+
+def leases_of(tasks: list[Task]) -> list[Lease]:
+    """What proves that these are held."""
+    return [Lease(task.id, task.lease_owner) for task in tasks if task.lease_owner]
+
+
+async def assert_settled_once(line: RedisStore, leases: list[Lease], untouched: int) -> None:
+    """Each outcome (a retry) was written whole or not at all; the first so many leases nobody ended."""
+    rows = await line.get([lease.task_id for lease in leases])
+    histories = await line.history([lease.task_id for lease in leases])
+    failures = []
+    for lease, row, attempts in zip(leases, rows, histories, strict=True):
+        assert row is not None
+        assert (row.failure_count, row.lease_owner) in ((0, lease.owner), (1, "(retry)"))
+        assert len(attempts) == row.failure_count
+        failures.append(row.failure_count)
+    assert failures[:untouched] == [0] * untouched
+    assert sum(failures) > 0
 
 
 async def cancel_calls(relay: Relay, redis_server: RedisServer, number: int) -> None:
@@ -143,6 +172,9 @@ async def cancel_calls(relay: Relay, redis_server: RedisServer, number: int) -> 
     dice = random.Random(3)
     before = clients_of(redis_server)
     async with through(relay, connections=3) as line:
+        await add(line, 50 + number // 20, task_class="Held")
+        held = leases_of(await line.lease(worker(), 1000, 600))
+        ending, with_child = held[1:], Complete(followups=[NewTask(task_class="Child of held")])
         ids = await add(line, 200, data="x" * 1200)
         pause = Pause(PauseKind.QUEUE, "other")
         outcomes: tuple[Outcome, ...] = (
@@ -161,8 +193,9 @@ async def cancel_calls(relay: Relay, redis_server: RedisServer, number: int) -> 
             "enqueue": lambda: add(line, 2, idempotency_key=f"k{dice.randrange(9)}"),
             "enqueue_once": lambda: line.enqueue_once(f"e{dice.randrange(9)}", NewTask(task_class="A")),
             "lease": lambda: line.lease(worker(), 3, 1, due_first=dice.random() < 0.5),
-            "renew": lambda: line.renew([Lease(ids[0], "x")], 60),
-            "settle": lambda: line.settle([Settlement.unfenced(one, dice.choice(outcomes)) for one in some()]),
+            "renew": lambda: line.renew(held[:1], 60),
+            "settle": lambda: line.settle([Settlement.held(ending.pop(), with_child)]),
+            "settle unfenced": lambda: line.settle([Settlement.unfenced(one, dice.choice(outcomes)) for one in some()]),
             "cancel": lambda: line.cancel(some()),
             "awaken": lambda: line.awaken(some()),
             "free": lambda: line.free(some()),
@@ -191,7 +224,7 @@ async def cancel_calls(relay: Relay, redis_server: RedisServer, number: int) -> 
 
         async def impatient(name: str) -> None:
             call = asyncio.ensure_future(calls[name]())
-            await asyncio.sleep(dice.random() * 0.012)
+            await asyncio.sleep(dice.random() * dice.choice(MOMENTS))
             call.cancel()
             (result,) = await asyncio.gather(call, return_exceptions=True)
             assert not isinstance(result, Exception), (name, result)
@@ -206,6 +239,12 @@ async def cancel_calls(relay: Relay, redis_server: RedisServer, number: int) -> 
             4,
             5,
         ]
+        assert [row.id if row else None for row in await line.renew(held[:1], 60)] == [held[0].task_id]
+        ended = [row for row in await line.get_archived([lease.task_id for lease in held]) if row]
+        assert ended
+        assert len(ended) <= len(held) - 1 - len(ending)
+        children = await line.list_active(1000, where=TaskFilter(classes=frozenset({"Child of held"})))
+        assert len(children) == len(ended)
         await assert_whole(line)
     await soon(lambda: clients_of(redis_server) <= before)
 

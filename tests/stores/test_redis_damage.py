@@ -1,6 +1,7 @@
 """Keys that somebody else has written: nobody's process ends, the rest of the queue works, and the doctor mends it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -85,7 +86,7 @@ async def settle_all(store: RedisStore, outcome: Complete | Fail) -> None:
 KEYS_OF_THE_QUEUE = (
     *("body", "data", "hold", "state", "ended", "keys", "events", "active", "archive", "over", "event_times"),
     *("odd", "failing", "pauses", "last_id", "version", "quiet"),
-    *("heads:R", "heads:R:default", "heads:W", "heads:B:default"),
+    *("heads:R", "heads:R:default", "heads:W", "heads:B:default", "lanes"),
     *("R:default/A", "W:default/A", "B:default/A", f"history:{one(3)}"),
 )
 
@@ -146,9 +147,68 @@ JUNK: dict[str, Callable[[Redis], object]] = {
     "a key of a task without one": lambda client: client.hset(key("keys"), "new", one(1)),
     "an event": lambda client: client.hset(key("events"), "event", "junk"),
     "a time of an event": lambda client: client.zadd(key("event_times"), {"junk": 1}),
+    "a lane that is none": lambda client: client.zadd(key("lanes"), {"junk": 1}),
+    "an answer to an enqueue": lambda client: spoil_answers(client, b"junk"),
+    "an answer to an enqueue that is a number": lambda client: spoil_answers(client, b"\x07"),
+    "an answer to an enqueue that is short": lambda client: spoil_answers(client, b"\x91\x07"),
+    "an answer to an enqueue whose rows are odd": lambda client: spoil_answers(
+        client, b"\x94\x01\x01\xaa0000000001\x91\xa11"
+    ),
+    "a state of endless receipts": lambda client: client.hset(key("state"), one(3), b"\0" * (20 + 8 * 300)),
     "a last id": lambda client: client.set(key("last_id"), "junk"),
     "a last id above all": lambda client: client.set(key("last_id"), 10**30),
 }
+
+
+def spoil_answers(client: Redis, answer: bytes) -> None:
+    """In the place of what each process was answered to its latest enqueue."""
+    callers = list(client.scan_iter(key("caller:*")))
+    assert callers
+    for caller in callers:
+        client.hset(caller, mapping=dict.fromkeys(client.hkeys(caller), answer))
+
+
+async def test_the_size_of_a_queue_is_known_where_its_last_id_is_junk(store: RedisStore, client: Redis) -> None:
+    await add(store, 1)
+    for junk in ("junk", "", "-1", str(10**30)):
+        client.set(key("last_id"), junk)
+        assert (await store.operations())["lastID"] == 0
+
+
+@pytest.mark.parametrize("wrong", [one(2), one(99), "junk"])
+async def test_one_repair_mends_a_key_that_leads_to_another_task(store: RedisStore, client: Redis, wrong: str) -> None:
+    """What is wrong goes first, what is missing comes then; what is said to be mended is."""
+    await fill(store)
+    client.hset(key("keys"), "k", wrong)
+    found = [one_ for one_ in await examine(store, mend=True) if one_.subject == "indexes"]
+    assert {one_.level for one_ in found} == {Level.NOTE}
+    await assert_whole(store)
+    assert client.hget(key("keys"), "k") == one(6).encode()
+
+
+async def test_one_repair_mends_everything_at_once(store: RedisStore, client: Redis) -> None:
+    """Damages that hide each other, all of those of this file that do not take a task away."""
+    await fill(store)
+    for what, damage in JUNK.items():
+        if "body" not in what:
+            damage(client)
+    assert (await repair(store)).left == frozenset()
+    await assert_whole(store)
+
+
+async def test_what_somebody_else_spoils_again_and_again_is_not_called_mended(store: RedisStore, client: Redis) -> None:
+    await fill(store)
+    script = store.calls.script
+
+    async def spoiled(name: str, *arguments: Any, **options: Any) -> Any:
+        client.sadd(key("pauses"), "junk")
+        return await script(name, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.calls, "script", spoiled)
+        found = [one_ for one_ in await examine(store, mend=True) if "is no pause" in one_.sentence]
+    assert found[0].level is Level.FAULT
+    assert "(mended)" not in found[0].sentence
 
 
 @pytest.mark.parametrize("what", JUNK)

@@ -8,14 +8,16 @@ from contextlib import closing
 
 import pytest
 from redis import Redis
+from redis.exceptions import RedisError
 
-from queue_runtime.errors import InvalidRequest, StoreFull, StoreUnavailable, StoreUnusable
+from queue_runtime.errors import InvalidRequest, QueueRuntimeError, StoreFull, StoreUnavailable, StoreUnusable
 from queue_runtime.settler import Settler
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import Complete, Lease, NewTask, Outcome, Pause, PauseKind, Retry, Settlement, Yield
 from stores import redis_calls, redis_link
 from stores.redis import RedisStore, open_store
 from stores.redis_doctor import examine
+from stores.redis_errors import error_code, translate
 from tests.clock import Clock
 from tests.runtime.test_settler import Answers, serving
 from tests.servers import RedisServer
@@ -39,8 +41,17 @@ def replicate(client: Redis, master: RedisServer) -> None:
 # ---- another server holds the queue
 
 
-async def test_after_a_failover_calls_go_to_the_new_master_and_nobody_hears_of_it() -> None:
+async def test_after_a_failover_calls_go_to_the_new_master_and_nobody_hears_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """R032: READONLY on the old connection is a lost connection."""
+    met: list[str] = []
+
+    def noted(operation: str, error: RedisError) -> QueueRuntimeError | None:
+        met.append(error_code(error))
+        return translate(operation, error)
+
+    monkeypatch.setattr(redis_link, "translate", noted)
     fast = ("--repl-diskless-sync-delay", "0")
     with RedisServer(*fast) as old, RedisServer(*fast) as new, client_of(old) as to_old, client_of(new) as to_new:
         async with relay_to(old.host, old.port) as relay, open_store(relay.url) as store:
@@ -54,6 +65,7 @@ async def test_after_a_failover_calls_go_to_the_new_master_and_nobody_hears_of_i
             relay.target = (new.host, new.port)
 
             ids += await add(store, 5)
+            assert "READONLY" in met  # the old connection did meet it
             assert [one.verdict for one in await settle(store, held)] == ["settled"] * 5
             assert await drain(store) == ids[5:]
             await assert_whole(store)

@@ -271,16 +271,23 @@ async def run_some(store: Store) -> list[int]:
     return ran
 
 
-async def test_the_line_must_be_good_for_a_while_before_it_is_trusted_again(house: House) -> None:
+@pytest.mark.parametrize("back_seconds", [0.6, streams_line.BACK_SECONDS])
+async def test_the_line_must_be_good_for_a_while_before_it_is_trusted_again(house: House, back_seconds: float) -> None:
+    """Three seconds in a real process, whose workers are back within five."""
     async with relay_to("127.0.0.1", house.port) as relay:
-        store = await house.store(url=relay.url, back_seconds=0.6)
+        store = await house.store(url=relay.url, back_seconds=back_seconds)
         there, relay.target = relay.target, ("127.0.0.1", 1)
-        await add(store)
+        ids = await add(store)
         assert not is_back(store)
         began = time.monotonic()
         relay.target = there
-        await until(lambda: is_back(store))
-        assert time.monotonic() - began >= 0.5
+        ids += await add(store)
+        ran = await run_all(store, 2, seconds=1)
+        await until(lambda: is_back(store), seconds=5)
+        assert time.monotonic() - began >= back_seconds - 0.1
+        ids += await add(store)
+        ran += await run_all(store, 1, seconds=1)
+        assert ran == ids
         assert store.dispatch.falls == 1
         assert store.dispatch.reason is None
 

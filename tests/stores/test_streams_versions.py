@@ -14,6 +14,7 @@ PARTS = {
         "tests/stores/test_streams_delivery.py",
         "tests/stores/test_streams_order.py",
         "tests/stores/test_streams_consumers.py",
+        "tests/stores/test_streams_disorder.py",
         "tests/stores/test_streams_worker.py",
     ],
     "the contract": ["tests/contract", "-k", "streams-sqlite and not redis"],

@@ -9,6 +9,7 @@
 --   active   ids of active tasks by priority       archive  ids of archived tasks by id     over  the same by time
 --   R:<lane> and others   the sorted sets that an active task may stand in (see place_of)
 --   heads:<kind>, heads:<kind>:<queue>   the first row of each of these (heads.lua)
+--   lanes    where each class has rows, by class and queue (heads.lua)
 --   odd      active tasks that nobody may lease: parked, or an owner without an expiry
 --   failing  active tasks that have failed
 --   history:<id>  its error history                pauses   stop signs that every lease obeys
@@ -59,6 +60,7 @@ local function expect(key, kind)
   if found ~= 'none' and found ~= kind then
     error('the key ' .. key .. ' holds a ' .. found, 0)
   end
+  proven[key] = true
 end
 
 -- A writing command with all these values.

@@ -7,8 +7,13 @@
 --
 -- The kind W changes with every lease and every end, and is looked for when a worker has died. There a member names no
 -- row, and its score is a bound: nothing below it comes due earlier. It is lowered when a row enters, and raised by the
--- lease that looks below in vain (lanes.lua).
-local BOUND = '~~~~~~~~~~'
+-- lease that looks below in vain (lanes.lua). It stands before all rows of its second, so that it is looked below before
+-- any of them is taken: no task has this id.
+--
+-- Beside the tree, the set `lanes` has class and queue of each lane in which a row stands, all of one score: who asks for
+-- a class finds its lanes there, however many queues have none. A lane may stay in it as long as its bound does.
+local BOUND = '0000000000'
+local LANES = P .. 'lanes'
 local KINDS = { 'R', 'D', 'B', 'H', 'W' }
 local ID_SIZE = 10
 
@@ -28,6 +33,25 @@ end
 -- Kind and queue of the heads of a queue's lanes; nil: the name is of something else.
 local function queue_of(name)
   return string.match(name, '^heads:([RDBHW]):(.*)$')
+end
+
+-- A lane in the set `lanes`. No class has a NUL.
+local function lane_member(queue, class)
+  return class .. '\0' .. queue
+end
+
+-- The first and the last a class may have there, as a range by name.
+local function lanes_of(class)
+  return '[' .. class .. '\0', '(' .. class .. '\1'
+end
+
+-- Whether a row stands in one of the places of a lane.
+local function holds_rows(queue, class)
+  local keys = {}
+  for at, kind in ipairs(KINDS) do
+    keys[at] = P .. kind .. ':' .. queue .. '/' .. class
+  end
+  return call('EXISTS', unpack(keys)) > 0
 end
 
 -- The first member of a set and its score; nil: it is empty.
@@ -58,6 +82,13 @@ local function places_of(kinds)
     end
   end
   return places
+end
+
+-- Take lanes without rows out of the set; what stays there too long does no harm.
+local function forget_lanes(members)
+  for _, member in ipairs(members) do
+    try('ZREM', LANES, member)
+  end
 end
 
 -- ---- changes
@@ -97,6 +128,9 @@ local function watch(keys, adds)
       elseif not watched[name] then
         watched[name] = first_of(key)
       end
+      if kind ~= 'W' and adds and not watched[name].member then
+        expect(LANES, 'zset')
+      end
     end
     if kind and kind ~= 'W' then
       watch_queue(kind, queue)
@@ -104,11 +138,11 @@ local function watch(keys, adds)
   end
 end
 
--- Have the set above hold what is the first of this one now.
+-- Have the set above hold what is the first of this one now; whether there is one.
 local function follow_first(key, was, above, name)
   local first = first_of(key)
   if first.member == was.member and first.score == was.score then
-    return
+    return first.member
   end
   if was.member then
     call('ZREM', above, head_for(was.member, name))
@@ -116,14 +150,24 @@ local function follow_first(key, was, above, name)
   if first.member then
     call('ZADD', above, first.score, head_for(first.member, name))
   end
+  return first.member
 end
 
 -- After the last write.
 local function follow_heads()
+  local fresh, left = {}, {}
   for place, was in pairs(watched) do
     local kind, queue, class = parts_of(place)
-    follow_first(P .. place, was, heads_key(kind, queue), class)
+    local holds = follow_first(P .. place, was, heads_key(kind, queue), class)
+    if holds and not was.member then
+      fresh[#fresh + 1] = 0
+      fresh[#fresh + 1] = lane_member(queue, class)
+    elseif was.member and not holds and not lowest['W' .. sub(place, 2)] and not holds_rows(queue, class) then
+      left[#left + 1] = lane_member(queue, class)
+    end
   end
+  spread('ZADD', LANES, fresh)
+  forget_lanes(left)
   for key, was in pairs(watched_queues) do
     follow_first(key, was.first, heads_key(was.kind), was.queue)
   end

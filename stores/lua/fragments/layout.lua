@@ -8,6 +8,7 @@
 local FIXED = 17
 local APART, KEYED, INHERITS = 1, 2, 4
 local NO_EXPIRY = '----------'
+local MAX_RANGES = 16
 local PARKED = { ['gorge-completion-pending'] = true, ['gorge-failure-pending'] = true }
 
 local function lane_size(body)
@@ -52,6 +53,22 @@ end
 local function is_task(id, body)
   return body and is_id(id) and #body >= FIXED and head_size(body) <= #body
     and string.find(lane_of(body), '/', 1, true) ~= nil
+end
+
+-- What was answered to an enqueue: its sequence, the time, the first id and the other answers (enqueue.lua). A damaged
+-- answer is none, so that it stands in nobody's way: a call that is sent again just then is run again.
+local function kept_answer(packed)
+  local good, answer = pcall(cmsgpack.unpack, packed or '')
+  if not good or type(answer) ~= 'table' or type(answer[1]) ~= 'number' or type(answer[2]) ~= 'number'
+    or type(answer[3]) ~= 'string' or not is_id(answer[3]) or type(answer[4]) ~= 'table' then
+    return nil
+  end
+  for _, part in ipairs(answer[4]) do
+    if type(part) ~= 'string' then
+      return nil
+    end
+  end
+  return #answer[4] % 3 == 0 and answer or nil
 end
 
 local function is_place(name)
@@ -130,7 +147,7 @@ end
 
 -- A damaged state is none: the task is as it was enqueued.
 local function sound_state(state)
-  return state and #state >= 20 and #state % 8 == 4 and state or nil
+  return state and #state >= 20 and #state <= 20 + 8 * MAX_RANGES and #state % 8 == 4 and state or nil
 end
 
 local function read_state(row, state)

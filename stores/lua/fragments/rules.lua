@@ -1,5 +1,4 @@
 -- Who holds a row, which receipts are spent, and what an outcome does to a row.
-local MAX_RANGES = 16
 
 -- Whether an active row is held by this lease. A sentinel never fences.
 local function is_held(row, owner, expires)

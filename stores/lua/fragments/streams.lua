@@ -14,12 +14,55 @@ local AGAIN = P .. '/again'
 local CLASSES, FILLING = P .. '/classes/', P .. '/filling/'
 local group = ARGV[2]
 
--- The entry, queue and class that stand for a task.
+-- The entry, queue and class that stand for a task; nothing where somebody else wrote there.
 local function sent_as(id)
   local known = call('HGET', SENT, id)
   if known then
-    return string.match(known, '^(%S+) (%S+) (.*)$')
+    return string.match(known, '^(%d+%-%d+) ([%w_.:-]+) (.*)$')
   end
+end
+
+-- The fields of an entry of a stream; nil where it is not there.
+local function entry_of(queue, entry)
+  local found = try('XRANGE', P .. queue, entry, entry)
+  return found and found[1] and found[1][2]
+end
+
+-- The queues that ever had an entry. What is the name of none is dropped.
+local function known_queues()
+  local queues = {}
+  for _, queue in ipairs(call('SMEMBERS', QUEUES)) do
+    if #queue <= 64 and string.match(queue, '^[%w_.:-]+$') then
+      queues[#queues + 1] = queue
+    else
+      call('SREM', QUEUES, queue)
+    end
+  end
+  return queues
+end
+
+-- How many entries a stream has. Ends the script where the key is none; the next mending drops it then.
+local function length_of(queue)
+  local length = try('XLEN', P .. queue)
+  if not length then
+    call('SADD', QUEUES, queue)
+    error('the key ' .. P .. queue .. ' is no stream', 0)
+  end
+  return length
+end
+
+-- Priority and id from which on a queue is behind; nil: it is not. Where somebody else wrote there: from the beginning.
+local function behind(queue)
+  local mark = call('HGET', BEHIND, queue)
+  if not mark then
+    return nil
+  end
+  local priority, id = string.match(mark, '^(%d+) (%d+)$')
+  priority, id = tonumber(priority), tonumber(id)
+  if priority and priority <= U32 and id <= U32 then
+    return priority, id
+  end
+  return 0, 1
 end
 
 -- The task has no entry any more.
@@ -36,10 +79,10 @@ local function put(id, queue, class)
   if known then
     forget(id, former, was)
   end
+  call('SADD', QUEUES, queue)
   local entry = call('XADD', P .. queue, '*', 'job_id', id, 'job_type', class, 'queue', queue)
   call('HSET', SENT, id, entry .. ' ' .. queue .. ' ' .. class)
   call('HINCRBY', CLASSES .. queue, class, 1)
-  call('SADD', QUEUES, queue)
   call('SREM', AGAIN, id)
   return entry
 end
@@ -66,7 +109,7 @@ end
 -- The task that an entry stands for; nil where it stands for none.
 local function task_of(fields)
   local id, class = field_of(fields, 'job_id'), field_of(fields, 'job_type')
-  if id and class and string.match(id, '^[1-9]%d*$') and tonumber(id) <= 4294967295 then
+  if id and class and string.match(id, '^[1-9]%d*$') and tonumber(id) <= U32 then
     return id, class
   end
 end
@@ -74,8 +117,30 @@ end
 -- Whether more tasks have an entry than there are entries: somebody has cut or deleted a stream.
 local function is_trimmed()
   local entries = 0
-  for _, queue in ipairs(call('SMEMBERS', QUEUES)) do
-    entries = entries + call('XLEN', P .. queue)
+  for _, queue in ipairs(known_queues()) do
+    entries = entries + length_of(queue)
   end
   return call('HLEN', SENT) > entries
+end
+
+-- Counts the classes in a stream again, unless they fit its length: they drift where somebody deletes keys of ours.
+local function recount(queue)
+  local counted, entries = 0, length_of(queue)
+  for _, number in ipairs(call('HVALS', CLASSES .. queue)) do
+    counted = counted + (tonumber(number) or entries + 1)
+  end
+  if counted == entries then
+    return
+  end
+  local counts = {}
+  for _, entry in ipairs(call('XRANGE', P .. queue, '-', '+')) do
+    local id, class = task_of(entry[2])
+    if id then
+      counts[class] = (counts[class] or 0) + 1
+    end
+  end
+  call('DEL', CLASSES .. queue)
+  for class, count in pairs(counts) do
+    call('HSET', CLASSES .. queue, class, count)
+  end
 end
