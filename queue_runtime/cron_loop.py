@@ -1,5 +1,6 @@
 """Enqueues periodic work: each slot once, over any number of processes."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -26,7 +27,7 @@ LOOK_BACK = 7 * 86400
 
 ENQUEUE_SECONDS = 20.0
 REFUSED_SECONDS = 30.0
-"""A store that refuses is asked again after this time: somebody may have given it what it lacks."""
+"""A store that refuses an entry is asked again after this time: somebody may have given it what it lacks."""
 
 RED_AFTER = 600.0
 BATCH = 500
@@ -47,6 +48,8 @@ class Post:
         self.waiting: list[int] = []
         self.next = entry.schedule.after(seen)
         self._looked = False
+        self.refused: str | None = None
+        """why the store did not take its last slot"""
         self.last: int | None = None
         """the latest slot that is in the queue"""
         self.enqueued = 0
@@ -73,6 +76,7 @@ class Post:
 
     def wrote(self, slot: int) -> None:
         """This slot is in the queue, by us or by somebody else."""
+        self.refused = None
         if slot in self.waiting:
             self.waiting.remove(slot)
         if self.last is None or slot > self.last:
@@ -102,6 +106,7 @@ class CronLoop:
         self._now = now
         self._outage = Outage("periodic work", lifecycle, red_after=RED_AFTER)
         self._refused: str | None = None
+        self._refused_until = -math.inf
         self._log = structlog.get_logger().bind()
         moment = int(now())
         back = {Missed.SKIP: LATE_SECONDS + 1, Missed.ONCE: max(look_back, LATE_SECONDS + 1)}
@@ -121,6 +126,8 @@ class CronLoop:
             post = known.get(entry.name)
             if post is None or post.entry.schedule != entry.schedule:
                 post = Post(entry, now)
+            if post.entry != entry:
+                post.refused = None
             post.entry = entry
             posts.append(post)
         self.posts = posts
@@ -136,7 +143,9 @@ class CronLoop:
             except StoreUnavailable as error:
                 wait = self._outage.failed(error)
             except InvalidRequest as error:
-                wait = self._refuse(error)
+                self._outage.over()
+                self._refuse(error)
+                wait = self._wait()
             else:
                 self._outage.over()
                 if written:
@@ -144,23 +153,44 @@ class CronLoop:
                 wait = self._wait()
 
     async def look_once(self) -> int:
-        """Enqueue what is due now; the number of slots. Raises StoreUnavailable, and nothing is forgotten then."""
+        """Enqueue what is due now; the number of slots.
+
+        Raises StoreUnavailable, and nothing is forgotten then; InvalidRequest where the store refuses an entry, when
+        all the others are in the queue.
+        """
         now = int(self._now())
         for post in self.posts:
             first = post.next
             if post.look(now):
                 made_up = [stamp(slot) for slot in post.waiting]
                 self._log.warning("slots were missed", entry=post.entry.name, first=stamp(first or 0), made_up=made_up)
-        due = sorted((slot, place) for place, post in enumerate(self.posts) for slot in post.waiting)
+        rests = time.monotonic() < self._refused_until
         posts = self.posts  # a reload may replace them meanwhile
+        due = sorted(
+            (slot, place) for place, post in enumerate(posts) if not (rests and post.refused) for slot in post.waiting
+        )
+        refused: InvalidRequest | None = None
         for start in range(0, len(due), BATCH):
-            part = [(posts[place], slot) for slot, place in due[start : start + BATCH]]
-            await self._enqueue([_task(post.entry, slot) for post, slot in part])
-            self._enqueued()
-            for post, slot in part:
-                post.wrote(slot)
-                self._log.debug("slot enqueued", entry=post.entry.name, slot=stamp(slot))
+            refused = await self._write([(posts[place], slot) for slot, place in due[start : start + BATCH]]) or refused
+        if refused is not None:
+            raise refused
         return len(due)
+
+    async def _write(self, part: Sequence[tuple[Post, int]]) -> InvalidRequest | None:
+        """Enqueue these. What the store refuses keeps nothing else waiting; why it did."""
+        try:
+            await self._enqueue([_task(post.entry, slot) for post, slot in part])
+        except InvalidRequest as error:
+            if len(part) == 1:
+                part[0][0].refused = str(error)
+                return error
+            refused = [await self._write([one]) for one in part]
+            return next((error for error in refused if error is not None), None)
+        self._enqueued()
+        for post, slot in part:
+            post.wrote(slot)
+            self._log.debug("slot enqueued", entry=post.entry.name, slot=stamp(slot))
+        return None
 
     async def _enqueue(self, tasks: list[NewTask]) -> None:
         try:
@@ -169,23 +199,27 @@ class CronLoop:
         except TimeoutError:
             raise StoreUnavailable("enqueue", "no answer") from None
 
-    def _refuse(self, error: InvalidRequest) -> float:
-        if self._refused != str(error):
-            self._refused = str(error)
-            self._log.error("periodic work is not enqueued: the store refuses it", reason=str(error))
-        return REFUSED_SECONDS
+    def _refuse(self, error: InvalidRequest) -> None:
+        self._refused_until = time.monotonic() + REFUSED_SECONDS
+        names = [post.entry.name for post in self.posts if post.refused]
+        said = f"{names}: {error}"
+        if self._refused != said:
+            self._refused = said
+            self._log.error(
+                "periodic work is not enqueued: the store refuses it", reason=str(error), entries=names[:20]
+            )
 
     def _accept(self) -> None:
-        if self._refused is not None:
+        if self._refused is not None and not any(post.refused for post in self.posts):
             self._refused = None
             self._log.info("periodic work is enqueued again")
 
     def _wait(self) -> float:
         """Seconds until the next look: at the next slot, or soon."""
-        first = min((post.next for post in self.posts if post.next is not None), default=None)
-        if first is None:
-            return LOOK_SECONDS
-        return min(max(first - self._now(), 0.001), LOOK_SECONDS)
+        waits = [LOOK_SECONDS, *(post.next - self._now() for post in self.posts if post.next is not None)]
+        if any(post.refused for post in self.posts):
+            waits.append(self._refused_until - time.monotonic())
+        return max(min(waits), 0.001)
 
 
 def _task(entry: CronEntry, slot: int) -> NewTask:

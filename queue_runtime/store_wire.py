@@ -1,7 +1,9 @@
 """The wire form of the Store protocol, for both ends: the route of the API, and the store that calls it.
 
 Each method is one request: its arguments are the keys of a JSON object, its answer stands in the envelope of the API.
-The values are those of the protocol itself. What changes any of them raises VERSION.
+The values are those of the protocol itself. What changes any of them raises VERSION, also a field that is only added:
+a server that does not know a filter would answer what was not asked for. For the same reason no part of a call may have
+a field that the server does not know.
 """
 
 from collections.abc import Sequence
@@ -35,7 +37,7 @@ from queue_runtime.task import (
     TaskFilter,
 )
 
-VERSION = 1
+VERSION = 2
 VERSION_HEADER = "X-Queue-Runtime-Store"
 """Both ends name their version in it. A reply without it comes from something that does not speak this protocol."""
 
@@ -126,7 +128,7 @@ class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
     """For all methods that take nothing."""
 
 
-class Bell(Struct, frozen=True):
+class Bell(Struct, frozen=True, forbid_unknown_fields=True):
     """How often the bell of one server process has rung. Two that differ: something may have changed between."""
 
     process: str

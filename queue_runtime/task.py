@@ -93,7 +93,7 @@ class Result(IntEnum):
     CANCELLED = 2
 
 
-class NewTask(Struct, frozen=True, kw_only=True):
+class NewTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task to enqueue, or a follow-up of another one.
 
     `priority` None means 2000, or the parent's for a follow-up. `delay_until` is the one absolute time that
@@ -178,7 +178,7 @@ class ArchivedTask(Struct, frozen=True, kw_only=True):
     data: str | None = None
 
 
-class Lease(Struct, frozen=True):
+class Lease(Struct, frozen=True, forbid_unknown_fields=True):
     """Who holds a task. `expires` only where an HTTP caller sent a receipt; our workers' owners are never reused."""
 
     task_id: int
@@ -186,7 +186,7 @@ class Lease(Struct, frozen=True):
     expires: int | None = None
 
 
-class Failure(Struct, frozen=True):
+class Failure(Struct, frozen=True, forbid_unknown_fields=True):
     """Why a run did not succeed. Texts are cut to MAX_MESSAGE and MAX_TRACE characters when stored."""
 
     message: str = ""
@@ -194,20 +194,20 @@ class Failure(Struct, frozen=True):
     duration_us: int = 0
 
 
-class Complete(Struct, frozen=True, tag="complete"):
+class Complete(Struct, frozen=True, tag="complete", forbid_unknown_fields=True):
     """Success: archived with result 0 and the follow-ups enqueued, in one step."""
 
     duration_us: int = 0
     followups: Sequence[NewTask] = ()
 
 
-class Fail(Struct, frozen=True, tag="fail"):
+class Fail(Struct, frozen=True, tag="fail", forbid_unknown_fields=True):
     """Permanent failure: archived with result 1, failure count not raised (Phorge's rule)."""
 
     failure: Failure = Failure()
 
 
-class Retry(Struct, frozen=True, tag="retry"):
+class Retry(Struct, frozen=True, tag="retry", forbid_unknown_fields=True):
     """Temporary failure: failure count + 1, owner `(retry)`, runs again after `wait` seconds.
 
     A row that reaches its `max_attempts` is archived with result 1 instead. The row's own value wins over
@@ -219,19 +219,19 @@ class Retry(Struct, frozen=True, tag="retry"):
     max_attempts: int | None = None
 
 
-class Yield(Struct, frozen=True, tag="yield"):
+class Yield(Struct, frozen=True, tag="yield", forbid_unknown_fields=True):
     """Not now: owner `(yield)`, runs again after `wait` seconds (floor 5), or when awakened. Not a failure."""
 
     wait: int = YIELD_FLOOR
 
 
-class Unknown(Struct, frozen=True, tag="unknown"):
+class Unknown(Struct, frozen=True, tag="unknown", forbid_unknown_fields=True):
     """Nobody knows how the run ended: owner `(unknown)`, looked at again after `wait` seconds. Not a failure."""
 
     wait: int = RETRY_SECONDS
 
 
-class Release(Struct, frozen=True, tag="release"):
+class Release(Struct, frozen=True, tag="release", forbid_unknown_fields=True):
     """Given back untouched: ready at once, as if never leased. Not a failure; the count of losses stays."""
 
 
@@ -239,7 +239,7 @@ Outcome = Complete | Fail | Retry | Yield | Unknown | Release
 """How a run ended. The tags tell them apart on the wire (store_wire.py)."""
 
 
-class Settlement(Struct, frozen=True):
+class Settlement(Struct, frozen=True, forbid_unknown_fields=True):
     """An outcome for a task. Build it by `held` or `unfenced`."""
 
     task_id: int
@@ -320,7 +320,7 @@ def state_of(owner: str | None, expires: int | None, now: int, patience: int) ->
     return State.WAITING if owner is None or is_sentinel(owner) else State.LEASED
 
 
-class TaskFilter(Struct, frozen=True, kw_only=True):
+class TaskFilter(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which rows a list shows; an absent part lets everything through.
 
     `results` and `ended_since` (Unix seconds by the store's clock: ended then or later) apply to the archive alone.
@@ -369,7 +369,7 @@ class PauseKind(StrEnum):
     QUEUE = "queue"
 
 
-class Pause(Struct, frozen=True):
+class Pause(Struct, frozen=True, forbid_unknown_fields=True):
     """A stop sign that every lease obeys. `name` is "" for ALL."""
 
     kind: PauseKind

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from queue_runtime.errors import StoreUnavailable
 from stores.redis_errors import translate
 from stores.redis_link import Reply
-from stores.streams_line import Line, LineDownError
+from stores.streams_line import Line, LineDownError, is_refusal
 from stores.streams_replies import Entries, read_entries, read_news
 
 BLOCK_SECONDS = 5.0
@@ -68,7 +68,7 @@ class Bell:
         try:
             connection = await line.link.connect("changed")
         except StoreUnavailable as error:
-            line.hang_up(error.reason)
+            line.hang_up(error.reason, refused=is_refusal(error))
             raise LineDownError from error
         era = line.link.era
         try:
@@ -83,7 +83,7 @@ class Bell:
                     self._heard(await connection.read_response())
         except (RedisError, ValueError) as error:
             meaning = translate("changed", error) if isinstance(error, RedisError) else None
-            line.hang_up(str(meaning or line.disorder(error)))
+            line.hang_up(str(meaning or line.disorder(error)), refused=is_refusal(meaning or error))
             raise LineDownError from error
         except OSError as error:  # TimeoutError is one
             line.hang_up(str(error) or "a blocking read had no answer")

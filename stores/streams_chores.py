@@ -1,6 +1,7 @@
 """Work in the background that no caller waits for to its end."""
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -12,28 +13,30 @@ HURRY_SECONDS = 0.05
 
 CLOSE_SECONDS = 1.0
 MOST = 64
-"""More work than this under way means that the server does not keep up."""
+LATE_SECONDS = 0.5
+"""More work than that under way, some of it for so long, means that the server does not keep up."""
 
 
 class Chores:
     """Runs them. An outage in one is no news, because the line says so; a fault of our own is raised by `check`."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], float] = {}
+        """since when, the oldest first"""
         self._named: dict[str, asyncio.Task[None]] = {}
         self._fault: BaseException | None = None
         self._slow = 0
 
     @property
     def full(self) -> bool:
-        """Whether too much is under way."""
-        return len(self._running) >= MOST
+        """Whether too much is under way. Many callers at one moment are not too much."""
+        return len(self._running) >= MOST and time.monotonic() - next(iter(self._running.values())) > LATE_SECONDS
 
     def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[None]":
         """Begin with it."""
         task = asyncio.create_task(self._run(work))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running[task] = time.monotonic()
+        task.add_done_callback(self._running.pop)
         return task
 
     def start_once(self, name: str, work: Coroutine[Any, Any, Any]) -> None:

@@ -2,7 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
 
 import structlog
 from msgspec import Struct
@@ -33,11 +35,16 @@ _LONG_DROP = 0.04
 _NEWEST_PAGES = 20
 """So many due rows of about one second do not hide those that came due after them."""
 
+_DUE_PAGES = 20
+"""So many due rows of other queues do not hide those of the one that is filled again."""
+
 _WALK_SHARE = 20
 _SHORT_WALK = 0.5
 """A walk through everything that took longer is rested from for so many times as long, unless it must be."""
 
 _log = structlog.get_logger().bind(source="dispatch")
+
+Item = TypeVar("Item")
 
 
 class Tending(Struct, frozen=True, kw_only=True):
@@ -78,6 +85,10 @@ class Feeder:
         self._offered: dict[tuple[int, int | None], float] = {}
         self._walk_at = 0.0
         self._late_at = 0.0
+        self._checked: tuple[str, bytes] = ("", b"")
+        """the last old entry that the record was asked about; empty: all"""
+        self.kept_back: set[int] = set()
+        """tasks without an entry that this process may not have just now; others may"""
 
     # ---- what somebody tells
 
@@ -94,10 +105,16 @@ class Feeder:
 
     async def named(self, task_ids: Collection[int]) -> None:
         """Tasks that may have been given back just now."""
-        page = await self._read(Named(task_ids))
-        await self._add(page.tasks, is_free=True)
+        await self._add((await self.leasable(task_ids)).values(), is_free=True)
 
     # ---- what it finds
+
+    async def leasable(self, task_ids: Collection[int]) -> dict[int, Candidate]:
+        """Those of the tasks that a lease could take now."""
+        found: dict[int, Candidate] = {}
+        for part in _pages(task_ids):
+            found |= {task.id: task for task in (await self._read(Named(part))).tasks}
+        return found
 
     async def new_ones(self) -> int:
         """Find tasks that are younger than those of the last look; how many entries were added."""
@@ -143,17 +160,32 @@ class Feeder:
 
     async def refill(self, queue: str, priority: int, task_id: int) -> None:
         """Fill the stream of a queue again that is behind from this priority and id on."""
-        due: Sequence[Candidate] = (await self._read(Due(), self._cap // 4)).tasks
-        following: Ready | None = Ready((priority, task_id - 1))
-        while following is not None:
-            page = await self._read(following, self._cap // 2)
-            following = page.next if isinstance(page.next, Ready) else None
-            place = None if following is None else (following.after[0], following.after[1] + 1)
-            added, full = await self._fill(queue, place, [*due, *page.tasks])
-            due = ()
-            if full or added >= self._cap // 4:
-                break
+        if not await self._refill_due(queue, (priority, task_id)):
+            following: Ready | None = Ready((priority, task_id - 1))
+            while following is not None:
+                page = await self._read(following, self._cap // 2)
+                following = page.next if isinstance(page.next, Ready) else None
+                place = None if following is None else (following.after[0], following.after[1] + 1)
+                added, full = await self._fill(queue, place, page.tasks)
+                if full or added >= self._cap // 4:
+                    break
         await self._line.command("DEL", f"{self._line.keys}/filling/{queue}")
+
+    async def _refill_due(self, queue: str, place: tuple[int, int]) -> bool:
+        """Add what is due in the queue; whether there may be more: the queue stays behind from this place on then."""
+        added = full = 0
+        following: Which = Due()
+        for _ in range(_DUE_PAGES):
+            page = await self._read(following)
+            for part in _pages((task for task in page.tasks if task.queue == queue), max(1, self._cap // 4)):
+                more, full = await self._fill(queue, place, part)
+                added += more
+                if full or added >= self._cap // 4:
+                    return True
+            if page.next is None:
+                break
+            following = page.next
+        return False
 
     async def _fill(self, queue: str, place: tuple[int, int] | None, tasks: Sequence[Candidate]) -> tuple[int, int]:
         """Add those of the queue that is filled, and of others; how many of the queue were added, and had no room."""
@@ -187,12 +219,14 @@ class Feeder:
         entries were added."""
         times = self._tending
         milliseconds = [round(seconds * 1000) for seconds in (times.reclaim, times.forget, times.old)]
-        health, freed, old = await self._line.script(
-            "streams_tend", self._line.consumer, *milliseconds, 200, read=read_tended
+        health, freed, old, self._checked = await self._line.script(
+            "streams_tend", self._line.consumer, *milliseconds, 200, *self._checked, read=read_tended
         )
         if freed:
             _log.info("entries that nobody would have read or claimed are given to others", entries=freed)
         await self._check_old(old)
+        if self.kept_back:
+            await self.named(self.kept_back)
         if health:
             return freed + await self.deliver_all()
         added = freed
@@ -204,13 +238,13 @@ class Feeder:
             self._late_at = time.monotonic() + _WALK_SHARE * (time.monotonic() - began)
         return added
 
-    async def _check_old(self, old: Sequence[int]) -> None:
+    async def _check_old(self, old: Sequence[tuple[str, bytes, int]]) -> None:
         if not old:
             return
-        still = {task.id for task in (await self._read(Named(old))).tasks}
-        if gone := [task_id for task_id in old if task_id not in still]:
-            await self.drop([("", b"", task_id) for task_id in gone])
-            await self.named(gone)  # what has come back meanwhile
+        still = await self.leasable([task_id for _, _, task_id in old])
+        if gone := [entry for entry in old if entry[2] not in still]:
+            await self.drop(gone)
+            await self.named([task_id for _, _, task_id in gone])  # what has come back meanwhile
 
     # ---- what is no work any more
 
@@ -278,10 +312,9 @@ class Feeder:
             self._offered[task.id, task.expires] = now + _OFFERED_SECONDS
         return fresh
 
-    async def _add(self, tasks: Sequence[Candidate], *, is_free: bool = False) -> int:
+    async def _add(self, tasks: Iterable[Candidate], *, is_free: bool = False) -> int:
         added = 0
-        for first in range(0, len(tasks), PAGE):
-            part = tasks[first : first + PAGE]
+        for part in _pages(tasks):
             reply = await self._line.script(
                 "streams_add",
                 self._cap,
@@ -299,6 +332,12 @@ class Feeder:
 
 
 _SECONDS = 1.0
+
+
+def _pages(items: Iterable[Item], size: int = PAGE) -> Iterator[list[Item]]:
+    rest = iter(items)
+    while page := list(islice(rest, size)):
+        yield page
 
 
 def _arguments(tasks: Iterable[Candidate]) -> Iterable[Argument]:

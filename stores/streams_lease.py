@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.task import MAX_LEASE_BYTES, MAX_LEASE_LIMIT, Task
-from stores.dispatchable import Candidate, Named, Record
+from stores.dispatchable import Candidate, Record
 from stores.streams_bell import Bell
 from stores.streams_chores import Chores
 from stores.streams_feeder import CAP, Feeder
@@ -70,11 +70,18 @@ class Dispatcher:
         """Up to `limit` tasks. Raises LineDownError where the streams cannot be read and nothing was taken."""
         tasks: list[Task] = []
         try:
+            await self._bring_back(asked.without)
             await self._fill(tasks, asked)
         except (LineDownError, StoreUnavailable):
             if not tasks:
                 raise
         return tasks
+
+    async def _bring_back(self, without: Collection[int]) -> None:
+        """Give the streams again what this process could not have at an earlier call, and can now."""
+        if back := self._feeder.kept_back.difference(without):
+            await self._feeder.named(back)
+            self._feeder.kept_back -= back
 
     async def _fill(self, tasks: list[Task], asked: Asked) -> None:
         """Queue by queue, until there is enough or nothing more."""
@@ -171,22 +178,19 @@ class Dispatcher:
                 without=asked.without,
                 due_first=asked.due_first,
             )
-            still = await self._still_work(place.keys() - {task.id for task in tasks} - set(asked.without))
+            # Somebody had the row locked, or the reply was full. The feeder has to know of every pause that is met.
+            still = await self._feeder.leasable(place.keys() - {task.id for task in tasks})
         except BaseException:
             # Nobody knows what was taken; an entry too many harms nobody.
             self._give_back(left, {})
             raise
+        for task_id in still.keys() & set(asked.without):
+            del still[task_id]
+            self._feeder.kept_back.add(task_id)
         kept = [entry for entry in entries if entry.task_id in still]
         self._take_away([entry for entry in entries if entry.task_id not in still])
         self._give_back(kept, still)
         return sorted(tasks, key=lambda task: place[task.id]), bool(kept)
-
-    async def _still_work(self, task_ids: Collection[int]) -> dict[int, Candidate]:
-        """Those of the tasks that could be leased all the same: somebody had the row locked, or the reply was full."""
-        if not task_ids:
-            return {}
-        page = await self._record.dispatchable(Named(task_ids), len(task_ids))
-        return {task.id: task for task in page.tasks}
 
     def _take_away(self, entries: Sequence[Entry]) -> None:
         if entries:

@@ -5,6 +5,7 @@ and everything that waits has been delivered once.
 """
 
 import asyncio
+import math
 import os
 import re
 import socket
@@ -19,7 +20,7 @@ from redis.exceptions import RedisError
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import DispatchState
 from stores.luatext import load_script
-from stores.redis_errors import error_code
+from stores.redis_errors import Cut, Refused, error_code
 from stores.redis_link import Link, Reply
 
 ANSWER_SECONDS = 1.0
@@ -36,11 +37,19 @@ again where even that was noticed too late."""
 _PINGS = 12
 """So many PINGs in that time."""
 
+_RELAPSE_SECONDS = 15.0
+"""A server that refuses again so soon after it was trusted is watched twice as long the next time: somebody has to do
+something first."""
+
+_MOST_DOUBLINGS = 3
+
 Argument = bytes | str | int
 Answer = TypeVar("Answer")
 
 _IN_SCRIPT = re.compile(r"^(ERR )?Error running script .*?\): |@?user_script: ?\d+: ?-?|,? script: .*", re.DOTALL)
 """What a server says around an error about the place in our script, which nobody can use; each in its own words."""
+
+_FORBIDDEN = re.compile(r"unknown (Redis )?command|can't (run|access)", re.IGNORECASE)
 
 _log = structlog.get_logger().bind(source="dispatch")
 
@@ -62,6 +71,8 @@ class Line:
         self.group = group
         self.consumer = f"{socket.gethostname()[:64]}:{os.getpid()}:{token_hex(4)}"
         self._back_seconds = back_seconds
+        self._relapses = 0
+        self._trusted_at = -math.inf
         self.state = DispatchState(mode="streams", since=int(time.time()))
         self.open = True
         self.deliver_all: Callable[[], Awaitable[object]] | None = None
@@ -101,24 +112,26 @@ class Line:
         except TimeoutError as error:
             raise self._failed(f"no answer within {seconds:g} s") from error
         except StoreUnavailable as error:
-            raise self._failed(error.reason or str(error)) from error
+            raise self._failed(error.reason or str(error), refused=is_refusal(error)) from error
         except RedisError as error:
-            raise self._failed(self.disorder(error)) from error
+            raise self._failed(self.disorder(error), refused=True) from error
         try:
             return read(reply)
         except ValueError as error:
-            raise self._failed(self.disorder(error)) from error
+            raise self._failed(self.disorder(error), refused=True) from error
 
     def disorder(self, error: Exception) -> str:
         """The reason where the server or its keys are not as they must be."""
         words = " ".join(_IN_SCRIPT.sub("", str(error)).split())[:200]
+        if _FORBIDDEN.search(words):
+            return f"Redis lacks a command that the dispatch needs, or its user may not run it ({words})"
         return (
             f"Redis refuses, or holds under {self.keys}* what is not ours ({words}); such keys are dropped and made "
             f"anew when it is tried again; where that does not help, delete all keys of {self.keys}*"
         )
 
-    def _failed(self, reason: str) -> LineDownError:
-        self.hang_up(reason)
+    def _failed(self, reason: str, *, refused: bool = False) -> LineDownError:
+        self.hang_up(reason, refused=refused)
         return LineDownError(reason)
 
     async def _run(self, name: str, arguments: Sequence[Argument]) -> Reply:
@@ -130,12 +143,18 @@ class Line:
                 raise
         return await self.link.call(name, "EVAL", script.text, 1, self.keys, *arguments)
 
-    def hang_up(self, reason: str) -> None:
-        """The server cannot be relied on: the record works alone from now on."""
+    @property
+    def _watch_seconds(self) -> float:
+        return self._back_seconds * 2.0**self._relapses
+
+    def hang_up(self, reason: str, *, refused: bool = False) -> None:
+        """The server cannot be relied on: the record works alone from now on. `refused`: it is there, and says no."""
         self.open = False
         if self._closed:
             return
         if self.up:
+            again = refused and time.monotonic() - self._trusted_at < _RELAPSE_SECONDS
+            self._relapses = min(self._relapses + 1, _MOST_DOUBLINGS) if again else 0
             _log.warning("dispatch lost: tasks are leased from the record", reason=reason)
             self.state = DispatchState(mode="record", since=int(time.time()), reason=reason, falls=self.state.falls + 1)
         if self._probe is None or self._probe.done():
@@ -148,7 +167,8 @@ class Line:
 
     async def _come_back(self) -> None:
         await self.link.drop_all()
-        interval = self._back_seconds / _PINGS
+        seconds = self._watch_seconds
+        interval = seconds / _PINGS
         good_since: float | None = None
         while True:
             began = time.monotonic()
@@ -156,12 +176,13 @@ class Line:
                 good_since = None
             elif good_since is None:
                 good_since = began
-            elif began - good_since >= self._back_seconds:
+            elif began - good_since >= seconds:
                 if await self._deliver_all():
                     break
                 good_since = None
             await asyncio.sleep(interval)
         self.state = DispatchState(mode="streams", since=int(time.time()), falls=self.state.falls)
+        self._trusted_at = time.monotonic()
         _log.info("dispatch back: tasks are leased from the streams", falls=self.state.falls)
 
     async def _answers(self) -> bool:
@@ -190,6 +211,11 @@ class Line:
             self._probe.cancel()
             await asyncio.wait([self._probe])
         await self.link.aclose()
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the server is there and says no, until somebody does something."""
+    return not isinstance(error, Refused | Cut)
 
 
 async def _in_time(call: Coroutine[Any, Any, Reply], seconds: float) -> Reply:

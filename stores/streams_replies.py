@@ -51,7 +51,11 @@ class Tended(NamedTuple):
 
     health: int
     freed: int
-    old: list[int]
+    old: list[tuple[str, bytes, int]]
+    """queue, number and task of entries"""
+
+    last: tuple[str, bytes]
+    """queue and number behind which there may be more; empty: there are none"""
 
 
 class Mended(NamedTuple):
@@ -86,8 +90,13 @@ def read_reading(reply: Reply) -> Reading:
 
 
 def read_tended(reply: Reply) -> Tended:
-    health, freed, old = _list(reply)
-    return Tended(read_number(health), read_number(freed), read_ids(old))
+    health, freed, old, queue, number = _list(reply)
+    return Tended(
+        read_number(health),
+        read_number(freed),
+        [(_text(queue), _bytes(number), read_u32(task_id)) for queue, number, task_id in _groups(old, 3)],
+        (_text(queue), _bytes(number)),
+    )
 
 
 def read_mended(reply: Reply) -> Mended:

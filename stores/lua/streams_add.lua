@@ -10,15 +10,19 @@ local cap, is_free, filled = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5]
 local added, full, lengths, last = 0, 0, {}, {}
 
 -- Whether the task's entry waits in its stream, or was read so lately that its reader may be about to claim it. Such a
--- reader is told when it takes the entry away: the task may have come back since.
-local function is_on_its_way(id, entry, queue)
+-- reader is told when it takes the entry away: the task may have come back since. An entry that waits where the task is
+-- not looked for goes: a database that was restored gives ids again, and routes change.
+local function is_on_its_way(id, entry, queue, fits)
   local stream = P .. queue
   if not entry_of(queue, entry) then
     return false
   end
   local pending = redis.pcall('XPENDING', stream, group, entry, entry, 1)
   if pending.err or #pending == 0 then
-    return true
+    if not fits then
+      drop(queue, entry, id)
+    end
+    return fits
   end
   if is_free or pending[1][3] >= 1000 then
     return false
@@ -27,12 +31,11 @@ local function is_on_its_way(id, entry, queue)
   return true
 end
 
-local function stays_behind(queue, priority, id)
-  local marked, first = behind(queue)
-  if marked and (marked < priority or (marked == priority and first <= id)) then
-    return
+local function lower(key, queue, priority, id)
+  local marked, first = mark_of(key, queue)
+  if not (marked and (marked < priority or (marked == priority and first <= id))) then
+    call('HSET', key, queue, format('%d %d', priority, id))
   end
-  call('HSET', BEHIND, queue, format('%d %d', priority, id))
 end
 
 if filled ~= '' then
@@ -41,14 +44,19 @@ if filled ~= '' then
   else
     call('HSET', BEHIND, filled, ARGV[6] .. ' ' .. ARGV[7])
   end
+  local priority, id = mark_of(MISSED, filled)
+  if priority then  -- what was read of the record to fill the stream may be older than these
+    lower(BEHIND, filled, priority, id)
+  end
 end
 for place = 8, #ARGV, 4 do
   local id, queue, class, priority = ARGV[place], ARGV[place + 1], ARGV[place + 2], tonumber(ARGV[place + 3])
-  local entry, from = sent_as(id)
-  if not (entry and is_on_its_way(id, entry, from)) then
+  local entry, from, was = sent_as(id)
+  if not (entry and is_on_its_way(id, entry, from, from == queue and was == class)) then
     local length = lengths[queue] or length_of(queue)
     if length >= cap or (queue ~= filled and call('HEXISTS', BEHIND, queue) == 1) then
-      stays_behind(queue, priority, tonumber(id))
+      lower(BEHIND, queue, priority, tonumber(id))
+      lower(MISSED, queue, priority, tonumber(id))
       full = full + 1
     else
       last[queue] = put(id, queue, class)

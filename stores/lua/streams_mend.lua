@@ -20,6 +20,7 @@ end
 if ARGV[3] == '0' then
   keep_if(SENT, 'hash')
   keep_if(BEHIND, 'hash')
+  keep_if(MISSED, 'hash')
   keep_if(QUEUES, 'set')
   keep_if(AGAIN, 'set')
   for _, queue in ipairs(known_queues()) do

@@ -82,8 +82,9 @@ for _, queue in ipairs(queues) do
   local stream = P .. queue
   local length = length_of(queue)
   if length * 2 <= cap then
-    local priority, id = behind(queue)
+    local priority, id = mark_of(BEHIND, queue)
     if priority and may_fill(queue) then
+      call('HDEL', MISSED, queue)
       low[#low + 1] = queue
       low[#low + 1] = format('%d', priority)
       low[#low + 1] = format('%d', id)

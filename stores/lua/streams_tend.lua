@@ -1,9 +1,10 @@
 -- Frees what dead consumers hold, and looks whether everything is in order. use: base streams
 --
 -- In: now, group, consumer, milliseconds after which a read entry is read by others, milliseconds after which a silent
---     consumer without entries is forgotten, milliseconds after which a waiting entry is old, how many old ones to name.
--- Out: 1 where the server has forgotten all, 2 where entries are missing, else 0; how many entries were freed; ids of
---      tasks whose entries are old.
+--     consumer without entries is forgotten, milliseconds after which a waiting entry is old, how many old ones to name,
+--     queue and entry behind which to look for these (empty: from the beginning).
+-- Out: 1 where the server has forgotten all, 2 where entries are missing, else 0; how many entries were freed; queue,
+--      entry and task id of old ones; queue and entry of the last one where there may be more, else twice empty.
 --
 -- Also freed is what no reader would ever get: an entry that the group has passed without giving it to anybody, as
 -- after XGROUP SETID or DELCONSUMER by hand. A freed entry goes to the end of its stream under a new number, and the
@@ -11,7 +12,7 @@
 local consumer, idle, dead = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local clock = call('TIME')
 local horizon = format('%d', clock[1] * 1000 + math.floor(clock[2] / 1000) - tonumber(ARGV[6]))
-local freed, old, most = 0, {}, tonumber(ARGV[7])
+local freed, old, most, last_queue, last_entry = 0, {}, tonumber(ARGV[7]), ARGV[8], ARGV[9]
 local MOST_PENDING, MOST_PASSED = 10000, 1000
 
 local function free(queue, entry)
@@ -65,7 +66,28 @@ local function free_passed(queue)
   end
 end
 
-for _, queue in ipairs(known_queues()) do
+-- Old entries of one queue, behind the last one. What names no task, or stands beside the entry that the books have for
+-- its task, is no work for anybody. Where there are too many to name, the next look goes on behind them.
+local function name_old(queue)
+  local from = queue == last_queue and '(' .. last_entry or '-'
+  for _, entry in ipairs(call('XRANGE', P .. queue, from, horizon, 'COUNT', most)) do
+    local number, id = entry[1], task_of(entry[2])
+    local known, place = sent_as(id or '')
+    if not id or (known and (known ~= number or place ~= queue)) then
+      drop(queue, number, id or '')
+    else
+      for _, value in ipairs({ queue, number, id }) do
+        old[#old + 1] = value
+      end
+    end
+    most = most - 1
+    last_queue, last_entry = queue, number
+  end
+end
+
+local queues = known_queues()
+table.sort(queues)
+for _, queue in ipairs(queues) do
   local stream = P .. queue
   local claimed = redis.pcall('XAUTOCLAIM', stream, group, consumer, idle, '0-0', 'COUNT', 100, 'JUSTID')
   if not claimed.err then
@@ -78,17 +100,22 @@ for _, queue in ipairs(known_queues()) do
         call('XGROUP', 'DELCONSUMER', stream, group, name)
       end
     end
+  elseif not string.find(claimed.err, 'NOGROUP', 1, true) then
+    error(claimed)
   end
   free_passed(queue)
   recount(queue)
-  if #old < most then
-    for _, entry in ipairs(call('XRANGE', stream, '-', horizon, 'COUNT', most - #old)) do
-      local id = task_of(entry[2])
-      old[#old + 1] = id
-    end
+  if most > 0 and queue >= last_queue then
+    name_old(queue)
   end
 end
-if call('EXISTS', EPOCH) == 0 then
-  return { 1, freed, old }
+if most > 0 then
+  last_queue, last_entry = '', ''
 end
-return { is_trimmed() and 2 or 0, freed, old }
+local health = 0
+if call('EXISTS', EPOCH) == 0 then
+  health = 1
+elseif is_trimmed() then
+  health = 2
+end
+return { health, freed, old, last_queue, last_entry }

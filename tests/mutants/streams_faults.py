@@ -82,8 +82,8 @@ STREAMS_FAULTS: tuple[Mutant, ...] = (
     streams(
         "due rows have no part in the filling",
         "feeder",
-        "due: Sequence[Candidate] = (await self._read(Due(), self._cap // 4)).tasks",
-        "due: Sequence[Candidate] = ()",
+        "if not await self._refill_due(queue, (priority, task_id)):",
+        "if True:",
         "delivery::what_is_due_is_not_starved_by_a_flood",
     ),
     streams(
@@ -104,9 +104,17 @@ STREAMS_FAULTS: tuple[Mutant, ...] = (
     streams(
         "what could not be claimed just now is dropped",
         "lease",
-        "        return {task.id: task for task in page.tasks}\n",
-        "        return {}\n",
+        "still = await self._feeder.leasable(place.keys() - {task.id for task in tasks})",
+        "still = await self._feeder.leasable(())",
         "order::what_the_record_could_not_give_in_one_reply_stays_in_the_stream",
+    ),
+    streams(
+        "what is held back is forgotten",
+        "lease",
+        "            self._feeder.kept_back.add(task_id)\n",
+        "",
+        "attack_stale::a_task_that_was_held_back_is_there_as_soon_as_it_is_not",
+        "attack_stale::a_task_that_one_process_holds_back_goes_to_another",
     ),
     streams(
         "what was leased past the streams stays in them",
@@ -206,7 +214,7 @@ STREAMS_FAULTS: tuple[Mutant, ...] = (
     streams(
         "the line is trusted again at once",
         "line",
-        "            elif began - good_since >= self._back_seconds:\n",
+        "            elif began - good_since >= seconds:\n",
         "            else:\n",
         "fallback::the_line_must_be_good_for_a_while_before_it_is_trusted_again",
     ),
@@ -224,7 +232,35 @@ STREAMS_FAULTS: tuple[Mutant, ...] = (
         "        for _ in range(0):\n",
         "fallback::a_handler_that_holds_the_event_loop_is_not_taken_for_a_dead_redis",
     ),
+    streams(
+        "a server that refuses is asked as often as one that was away",
+        "line",
+        "if again else 0",
+        "if False else 0",
+        "attack_refusals::a_server_that_refuses_again_and_again_is_asked_less_and_less_often",
+    ),
     # ---- scripts
+    lua(
+        "an entry counts wherever it stands",
+        "streams_add",
+        "    return fits\n",
+        "    return true\n",
+        "attack_stale::an_id_that_is_given_again_after_a_restore_is_delivered_where_its_task_waits",
+    ),
+    lua(
+        "what comes back while a stream is filled again is passed over",
+        "streams_add",
+        "    lower(BEHIND, filled, priority, id)\n",
+        "",
+        "attack_filling::a_task_that_is_given_back_while_its_stream_is_filled_again_is_not_passed_over",
+    ),
+    lua(
+        "only the first old entries are asked about",
+        "streams_tend",
+        "queue == last_queue and '(' .. last_entry or '-'",
+        "'-'",
+        "attack_stale::old_entries_that_nobody_may_take_do_not_hide_those_of_tasks_that_are_gone",
+    ),
     lua(
         "a stream takes any number",
         "streams_add",

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
+from queue_runtime import store_wire as wire
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import Store
 from queue_runtime.task import Complete, Lease, NewTask, Settlement
@@ -19,6 +20,8 @@ from stores.remote_line import MAX_REPLY_BYTES
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 LEASE = Lease(1, "qr:0:1:1@h")
+
+OURS = f"{wire.VERSION_HEADER}: {wire.VERSION}".encode()
 
 COUNTED: dict[str, Callable[[Store], Awaitable[object]]] = {
     "enqueue": lambda store: store.enqueue([NewTask(task_class="A")] * 2),
@@ -34,8 +37,7 @@ COUNTED: dict[str, Callable[[Store], Awaitable[object]]] = {
 
 def reply(body: bytes, *, status: int = 200, headers: bytes = b"", length: int | None = None) -> bytes:
     size = len(body) if length is None else length
-    return b"HTTP/1.1 %d X\r\nX-Queue-Runtime-Store: 1\r\n%sContent-Length: %d\r\n\r\n%s" % (
-        status, headers, size, body)  # fmt: skip
+    return b"HTTP/1.1 %d X\r\n%s\r\n%sContent-Length: %d\r\n\r\n%s" % (status, OURS, headers, size, body)
 
 
 @asynccontextmanager
@@ -140,7 +142,7 @@ async def test_a_reply_without_an_end_is_not_kept(head: bytes) -> None:
 
     async def flood(writer: asyncio.StreamWriter) -> None:
         nonlocal sent
-        writer.write(b"HTTP/1.1 200 X\r\nX-Queue-Runtime-Store: 1\r\n" + head + b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 X\r\n" + OURS + b"\r\n" + head + b"\r\n\r\n")
         part = b" " * 2**20
         for _ in range(400):
             writer.write(part if head.startswith(b"Content") else b"%x\r\n%s\r\n" % (len(part), part))

@@ -34,28 +34,28 @@ async def far(tmp_path: Path) -> AsyncIterator[Far]:
 async def test_a_server_of_another_version_is_named_with_both_versions(
     far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queue_runtime.api.store._VERSION", b"2")
+    monkeypatch.setattr("queue_runtime.api.store._VERSION", b"1")
     with capture_logs() as lines:
         for _ in range(3):
-            with pytest.raises(StoreUnavailable, match=r"speaks version '2' .* this process version '1'"):
+            with pytest.raises(StoreUnavailable, match=r"speaks version '1' .* this process version '2'"):
                 await far.store.ping()
     assert loud(lines) == ["the server of the queue cannot be used as it is configured"]
     assert far.behind.calls["ping"] == 0
 
 
-@pytest.mark.parametrize(("given", "said"), [({}, "does not say which"), ({wire.VERSION_HEADER: "2"}, "version '2'")])
+@pytest.mark.parametrize(("given", "said"), [({}, "does not say which"), ({wire.VERSION_HEADER: "1"}, "version '1'")])
 async def test_a_caller_of_another_version_is_told_both_versions(far: Far, given: dict[str, str], said: str) -> None:
     headers = given | {"X-Service-Token": TOKEN}
     for method in ("ping", "a_method_of_the_future"):
         answer = await far.house.post(wire.PATH + method, {}, headers=headers)
         assert answer.error == (400, "ERR_STORE_VERSION")
-        assert "speaks version 1 " in answer.message
+        assert "speaks version 2 " in answer.message
         assert said in answer.message
-        assert answer.headers[wire.VERSION_HEADER] == "1"
+        assert answer.headers[wire.VERSION_HEADER] == "2"
 
 
 async def test_methods_and_bodies_that_do_not_exist_are_refused(far: Far) -> None:
-    headers = {"X-Service-Token": TOKEN, wire.VERSION_HEADER: "1"}
+    headers = {"X-Service-Token": TOKEN, wire.VERSION_HEADER: str(wire.VERSION)}
     assert (await far.house.post(wire.PATH + "drop_everything", {}, headers=headers)).error == (404, "ERR_NOT_FOUND")
     answer = await far.house.post(wire.PATH + "sweep", {"limit": "5"}, headers=headers)
     assert (answer.status, answer.body["error"]["code"]) == (400, "ERR_BAD_REQUEST")
@@ -138,7 +138,7 @@ async def test_a_call_may_be_larger_than_the_bodies_of_other_callers(tmp_path: P
         (found,) = await far.store.get([task_id])
         assert found is not None
         assert found.data == "x" * 5000
-        headers = {"X-Service-Token": TOKEN, wire.VERSION_HEADER: "1"}
+        headers = {"X-Service-Token": TOKEN, wire.VERSION_HEADER: str(wire.VERSION)}
         answer = await far.house.post(wire.PATH + "get", {"task_ids": "0" * wire.MAX_CALL_BYTES}, headers=headers)
         assert answer.error == (413, "ERR_TOO_LARGE")
 

@@ -19,7 +19,19 @@ from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.settler import Settler
 from queue_runtime.store import Store, StoreOptions
 from queue_runtime.store_wire import Method
-from queue_runtime.task import MAX_MESSAGE, Complete, Fail, Failure, Lease, NewTask, Retry, Settlement, Unknown
+from queue_runtime.task import (
+    MAX_MESSAGE,
+    Complete,
+    Fail,
+    Failure,
+    Lease,
+    NewTask,
+    Pause,
+    Retry,
+    Settlement,
+    TaskFilter,
+    Unknown,
+)
 from stores.remote import RemoteStore
 from stores.remote_text import encode, fitting
 from tests.contract.steps import OUTCOMES
@@ -67,8 +79,35 @@ def shapes(kind: Any, known: dict[str, str]) -> None:
         shapes(part, known)
 
 
+def structs(kind: Any) -> set[type[Struct]]:
+    """All structs that a type is made of, itself included."""
+    found = {part for one in get_args(kind) for part in structs(one)}
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        found |= {kind, *(part for one in get_type_hints(kind).values() for part in structs(one))}
+    return found
+
+
+def test_no_part_of_a_call_may_have_a_field_that_the_server_does_not_know() -> None:
+    """What a server ignores it does not do, and its caller never hears of it."""
+    parts = {part for method in METHODS.values() for part in structs(method.call)}
+    assert {NewTask, TaskFilter, Settlement, Lease, Retry, Failure, Pause, wire.Bell} <= parts
+    assert {part.__name__ for part in parts if not part.__struct_config__.forbid_unknown_fields} == set()
+
+
+@pytest.mark.parametrize("name", ["list_active", "list_archived"])
+def test_a_filter_that_the_server_does_not_know_is_refused_by_its_name(name: str) -> None:
+    call = {"limit": 5, "offset": 0, "after": None, "before": None, "where": {"of_the_future": 7}}
+    method = METHODS[name]
+    body = msgspec.json.encode({field: call[field] for field in method.call.__struct_fields__})
+    with pytest.raises(InvalidRequest, match=rf"{name}: .*`of_the_future`.*`\$\.where`"):
+        method.read_call(body)
+
+
 def test_the_wire_form_changes_with_its_version_only() -> None:
-    """When this fails: raise VERSION in store_wire.py, and write down the new print here. Both ends then know."""
+    """When this fails: raise VERSION in store_wire.py, and write down the new print here. Both ends then know.
+
+    Never a new print alone: version 1 once got a filter so, which its servers left out without a word.
+    """
     known: dict[str, str] = {}
     for name, method in METHODS.items():
         shapes(method.call, known)
@@ -76,7 +115,7 @@ def test_the_wire_form_changes_with_its_version_only() -> None:
         known[name] = f"{method.call} -> {method.answer}"
     shapes(wire.Refusal, known)
     text = "\n".join(f"{name}: {known[name]}" for name in sorted(known))
-    assert (wire.VERSION, sha256(text.encode()).hexdigest()[:12]) == (1, "3eacf12ffadf"), text
+    assert (wire.VERSION, sha256(text.encode()).hexdigest()[:12]) == (2, "3eacf12ffadf"), text
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from queue_runtime.store import Store
-from queue_runtime.task import Complete, NewTask, Result
+from queue_runtime.task import Complete, NewTask, Release, Result
 from stores import streams_line
 from stores.streams import StreamsStore
 from stores.streams_feeder import Tending
@@ -160,6 +160,43 @@ async def test_an_xadd_that_fails_loses_no_task(house: House, spoil: Callable[[H
     ran += await run_all(store, 10 - len(ran))
     assert sorted(ran) == ids
     assert all(row.failure_count == 0 for row in await store.list_archived(100))
+
+
+@pytest.mark.parametrize("call", ["enqueue", "lease", "release", "follow-up", "sweep"])
+async def test_a_reply_of_redis_that_is_lost_costs_no_task_and_runs_none_twice(house: House, call: str) -> None:
+    """R094: what was asked has been done. The entries are not what counts."""
+    async with relay_to("127.0.0.1", house.port) as relay:
+        store = await house.store(url=relay.url, tending=Tending(every=0.05, reclaim=0.1, old=0.1))
+        ids = await add(store, number=5)
+        ran: list[int] = []
+        held = await take(store, 2) if call in {"release", "follow-up"} else []
+        relay.lose_replies = 2
+        match call:
+            case "enqueue":
+                ids += await add(store, number=5)
+            case "lease":
+                tasks = await take(store, 2)
+                await finish(store, tasks)
+                ran += [task.id for task in tasks]
+            case "release":
+                await finish(store, held, Release())
+            case "follow-up":
+                await finish(store, held, Complete(followups=[NewTask(task_class="A")]))
+                ran += [task.id for task in held]
+                ids += [ids[-1] + 1, ids[-1] + 2]
+            case "sweep":
+                await store.sweep(100)
+        await until(lambda: relay.lose_replies < 2)
+        relay.lose_replies = 0
+        ran += await run_all(store, len(ids) - len(ran))
+        assert sorted(ran) == ids
+        assert await take(store, 5) == []
+        rows = await store.list_archived(100)
+        assert {(row.result, row.failure_count, row.lost_count) for row in rows} == {(Result.SUCCESS, 0, 0)}
+        await until(lambda: is_back(store))
+        async with asyncio.timeout(5):
+            while not house.is_empty():
+                await store.sweep(100)
 
 
 async def test_a_redis_that_restarts_empty_is_told_everything_again(tmp_path: Path, own_redis: RedisServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from queue_runtime.store import Routes, Store, StoreOptions
-from queue_runtime.task import NewTask, Pause, PauseKind, Yield
+from queue_runtime.task import NewTask, Pause, PauseKind, Result, Yield
 from stores import mysql
 from stores.streams import StreamsStore
 from stores.streams_feeder import Tending
@@ -114,6 +114,21 @@ async def test_tasks_that_php_runs_itself_leave_the_streams_too(office: Office) 
         while office.waiting():
             await store.sweep(100)
             await asyncio.sleep(0.05)
+
+
+async def test_rows_that_cannot_be_read_are_archived_and_the_others_run(office: Office) -> None:
+    """R086, R087: bytes that are no text, and a payload that is gone, among eight good ones."""
+    store = await office.store()
+    with Php(office.phorge) as php:
+        ids = [php.schedule("A", f'"{number}"') for number in range(10)]
+        php.write("UPDATE worker_activetask SET objectPHID = X'FF' WHERE id = %s", (ids[2],))
+        payload = "(SELECT dataID FROM worker_activetask WHERE id = %s)"
+        php.write(f"DELETE FROM worker_taskdata WHERE id = {payload}", (ids[5],))
+    bad = [ids[2], ids[5]]
+    assert await taken(store, 8) == [task_id for task_id in ids if task_id not in bad]
+    assert [row and row.result for row in await store.get_archived(bad)] == [Result.FAILURE] * 2
+    assert await take(store, 5) == []
+    assert store.dispatch.mode == "streams"
 
 
 async def test_rows_are_in_the_queue_of_their_class_or_of_their_own(office: Office) -> None:

@@ -8,9 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from queue_runtime.task import NewTask, Pause, PauseKind
+from queue_runtime.store import StoreOptions
+from queue_runtime.task import NewTask, Pause, PauseKind, Retry, Yield
 from stores.streams import StreamsStore
 from stores.streams_order import QUEUES, Preference
+from tests.clock import Clock
 from tests.servers import RedisServer
 from tests.stores.streams_house import KEYS, House, add, finish, open_house, take, until
 
@@ -156,3 +158,23 @@ async def test_what_was_leased_past_the_streams_leaves_them(store: StreamsStore,
     await finish(store, tasks)
     assert len(await take(store, 5)) == 1
     await until(house.is_empty)
+
+
+async def test_a_task_that_yields_for_another_lets_it_run(house: House, clock: Clock) -> None:
+    """R072: the first waits for the second by yielding, the second waits to be tried again; one slot. No livelock."""
+    store = await house.store(options=StoreOptions(now=clock))
+    ids = await add(store, number=2)
+    held = {task.id: task for task in await take(store, 2)}
+    await finish(store, [held[ids[0]]], Yield(wait=5))
+    await finish(store, [held[ids[1]]], Retry(wait=12))
+    ran: list[int] = []
+    for _ in range(30):
+        clock.advance(1)
+        await store.sweep(100)
+        for task in await take(store, 1):
+            ran.append(task.id)
+            if task.id == ids[0]:
+                await finish(store, [task], Yield(wait=5))
+        if ids[1] in ran:
+            break
+    assert ran == [ids[0], ids[0], ids[1]]

@@ -7,10 +7,11 @@
 --   /queues           the queues that ever had an entry
 --   /again            tasks that somebody wanted to add while their entries had been read and not taken away yet
 --   /behind           queue -> priority and id from which on the record may hold tasks that found its stream full
+--   /missed           queue -> the same, of those tasks alone that came since somebody began to fill the stream again
 --   /filling/<queue>  somebody is filling the stream again just now; ends by itself
 --   /epoch            set once everything was delivered; missing: the server has forgotten all
 local SENT, QUEUES, BEHIND, EPOCH = P .. '/sent', P .. '/queues', P .. '/behind', P .. '/epoch'
-local AGAIN = P .. '/again'
+local AGAIN, MISSED = P .. '/again', P .. '/missed'
 local CLASSES, FILLING = P .. '/classes/', P .. '/filling/'
 local group = ARGV[2]
 
@@ -43,17 +44,20 @@ end
 
 -- How many entries a stream has. Ends the script where the key is none; the next mending drops it then.
 local function length_of(queue)
-  local length = try('XLEN', P .. queue)
-  if not length then
-    call('SADD', QUEUES, queue)
-    error('the key ' .. P .. queue .. ' is no stream', 0)
+  local length = redis.pcall('XLEN', P .. queue)
+  if type(length) == 'number' then
+    return length
   end
-  return length
+  if not string.find(length.err, 'WRONGTYPE', 1, true) then
+    error(length)
+  end
+  call('SADD', QUEUES, queue)
+  error('the key ' .. P .. queue .. ' is no stream', 0)
 end
 
 -- Priority and id from which on a queue is behind; nil: it is not. Where somebody else wrote there: from the beginning.
-local function behind(queue)
-  local mark = call('HGET', BEHIND, queue)
+local function mark_of(key, queue)
+  local mark = call('HGET', key, queue)
   if not mark then
     return nil
   end
@@ -109,7 +113,7 @@ end
 -- The task that an entry stands for; nil where it stands for none.
 local function task_of(fields)
   local id, class = field_of(fields, 'job_id'), field_of(fields, 'job_type')
-  if id and class and string.match(id, '^[1-9]%d*$') and tonumber(id) <= U32 then
+  if id and class and (id == '0' or string.match(id, '^[1-9]%d*$')) and tonumber(id) <= U32 then
     return id, class
   end
 end
