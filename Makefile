@@ -5,8 +5,10 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PORT ?= 8090
-# Half of the tests' time is waiting: three processes keep two cores busy.
-TEST_PROCESSES ?= 3
+# Half of the tests' time is waiting: four processes keep two cores busy.
+TEST_PROCESSES ?= 4
+# The tests start hundreds of processes; each would compile everything anew where the caller has this set.
+export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/

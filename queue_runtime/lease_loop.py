@@ -44,9 +44,9 @@ class LeaseLoop:
     """The worker: one lease call at a time under a new owner each, one run for each task that it brings.
 
     A call takes no more than free slots can start. After a reply that was short the next call waits for the
-    doorbell or for a second. While outcomes are being written it waits for half of the slots to be free, but
-    for two rounds at most: that makes batches of short tasks, and never keeps a slot from a long one's
-    neighbours.
+    doorbell or for a second. While outcomes are being written it waits for half of the slots (of a lane, where it
+    has fewer) to be free, but for two rounds at most: that makes batches of short tasks, and never keeps a slot
+    from a long one's neighbours.
     """
 
     def __init__(  # noqa: PLR0917  collaborators come first, by position; settings after the star
@@ -110,6 +110,11 @@ class LeaseLoop:
         return supported(self._registry, self._classes)
 
     @property
+    def queues(self) -> list[str] | None:
+        """The queues this worker leases from; None: all."""
+        return None if self._queues is None else sorted(self._queues)
+
+    @property
     def abandoned_ids(self) -> list[int]:
         """Tasks whose handlers did not stop when told to, and still run."""
         return self._runner.abandoned_ids
@@ -168,6 +173,10 @@ class LeaseLoop:
     def _room(self, lane: Lane) -> int:
         free = 0 if lane.shut else self._runner.free
         return free if lane.capped is None else min(free, self._runner.room(lane.capped))
+
+    def _most(self, lane: Lane) -> int:
+        """The tasks of the lane that may run at once."""
+        return self._slots if lane.capped is None else min(self._slots, lane.capped.concurrency or self._slots)
 
     async def _lease(self, lane: Lane, limit: int) -> int:
         owner = self._owners.next()
@@ -253,12 +262,19 @@ class LeaseLoop:
         if self._quarantine.over(now):
             for lane in self._lanes:
                 lane.look_again()
-        wait = min((lane.wait(rings, now) for lane in self._lanes if self._room(lane) > 0), default=math.inf)
-        return min(max(wait, self._gathering_wait(now)), self._quarantine.wait(now))
+        wait, emptiest = math.inf, 0.0
+        for lane in self._lanes:
+            room = self._room(lane)
+            if room > 0:
+                own = lane.wait(rings, now)
+                wait = min(wait, own)
+                if own <= 0:
+                    emptiest = max(emptiest, room / self._most(lane))
+        return min(max(wait, self._gathering_wait(emptiest, now)), self._quarantine.wait(now))
 
-    def _gathering_wait(self, now: float) -> float:
-        """Seconds for which more slots are likely to come free."""
-        if self._runner.free * 2 >= self._slots or not self._settler.busy:
+    def _gathering_wait(self, emptiest: float, now: float) -> float:
+        """Seconds for which more slots are likely to come free. `emptiest`: the free share of a lane worth a call."""
+        if emptiest >= 0.5 or not self._settler.busy:
             return 0.0
         if self._gathering is None:
             self._gathering = (self._settler.rounds, now + GATHER_SECONDS)

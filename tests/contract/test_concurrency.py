@@ -17,10 +17,11 @@ async def test_no_task_is_leased_twice(store: Store) -> None:
 
 async def test_no_task_is_leased_twice_through_a_filter(store: Store) -> None:
     """Candidates that somebody else has taken meanwhile are passed over, and others taken in their place."""
-    ids = await add(store, *[NewTask(task_class=name) for name in "AB" * 100])
-    calls = await asyncio.gather(*[store.lease(worker(), 7, 60, classes={"A"}) for _ in range(20)])
-    taken = [task.id for rows in calls for task in rows]
-    assert sorted(taken) == ids[::2]
+    for _ in range(4):  # a race: on a busy machine one round may go by in single file
+        ids = await add(store, *[NewTask(task_class=name) for name in "AB" * 50])
+        calls = await asyncio.gather(*[store.lease(worker(), 4, 60, classes={"A"}) for _ in range(20)])
+        taken = [task.id for rows in calls for task in rows]
+        assert sorted(taken) == ids[::2]
 
 
 async def test_calls_under_one_name_get_different_tasks_and_all_of_their_own(store: Store) -> None:

@@ -54,8 +54,8 @@ MYSQL_FAULTS: tuple[Mutant, ...] = (
     mysql(
         "payloads of MySQL are shifted by one",
         "enqueue",
-        "first_id, answer.insert_id, int(",
-        "first_id, answer.insert_id + 1, int(",
+        "range(answer.insert_id, answer.insert_id + len",
+        "range(answer.insert_id + 1, answer.insert_id + 1 + len",
         "payloads",
         "enqueue",
     ),

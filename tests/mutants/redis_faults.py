@@ -23,6 +23,13 @@ REDIS_FAULTS: tuple[Mutant, ...] = (
         "lease_order",
     ),
     lua(
+        "a lease on Redis looks at one due row too few",
+        "lease",
+        "local WINDOW = 1000",
+        "local WINDOW = 999",
+        "lease_window",
+    ),
+    lua(
         "equal priorities of two lanes in any order",
         "fragments/lanes",
         "return one.score < other.score or (one.score == other.score and one.id < other.id)",

@@ -4,18 +4,19 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import anyio
 import pytest
 
+from queue_runtime import lease_loop
 from queue_runtime.doorbell import Doorbell
 from queue_runtime.lanes import Lane, lanes_of
 from queue_runtime.owner import Owners
 from queue_runtime.registry import Context, Registry
 from queue_runtime.stats import Ending
 from queue_runtime.store import Order, StoreOptions
-from queue_runtime.task import Pause, PauseKind, Sentinel, Task
+from queue_runtime.task import Pause, PauseKind, Sentinel, Settled, Settlement, Task
 from tests.faulty_store import Fault, FaultyStore
 from tests.reference_store import ReferenceStore
 from tests.runtime.conftest import Log
@@ -435,6 +436,7 @@ async def test_queues_of_others_are_left_alone() -> None:
     async with worker.running():
         await until(lambda: worker.stats.total(Ending.SUCCEEDED) == 1)
     assert [row.queue for row in store.tables.active.values()] == ["low"]
+    assert worker.lease_loop.queues == ["high"]
 
 
 async def test_the_fallback_runs_what_has_no_handler() -> None:
@@ -500,6 +502,51 @@ async def test_a_class_without_room_is_left_out_of_the_calls() -> None:
         assert len(held) == 1
         release.set()
         await until(lambda: worker.stats.total(Ending.SUCCEEDED) == 5)
+
+
+class SlowSettles(WatchedStore):
+    """Settles when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_to_settle = asyncio.Event()
+        self.may_settle = asyncio.Event()
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        self.asked_to_settle.set()
+        await self.may_settle.wait()
+        return await super().settle(settlements)
+
+
+async def test_a_class_with_a_cap_is_leased_by_half_of_its_cap_while_outcomes_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though most slots are free all the time: each call that is not made is a statement saved."""
+    monkeypatch.setattr(lease_loop, "GATHER_SECONDS", 60.0)
+    store, registry = SlowSettles(), Registry()
+    goes_on = asyncio.Semaphore(0)
+
+    @registry.task("Capped", concurrency=8)
+    async def capped(context: Context, data: str) -> None:
+        await goes_on.acquire()
+
+    ids = await enqueue(store, "Capped", 12)
+    worker = Worker(store, registry, slots=32)
+    async with worker.running():
+        await until(lambda: worker.stats.active == 8)
+        for _ in range(3):
+            goes_on.release()
+        await until(lambda: worker.stats.active == 5)
+        await store.asked_to_settle.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert [ask.limit for ask in store.asks] == [8]
+        goes_on.release()
+        await until(lambda: worker.stats.active == 8)
+        assert [ask.limit for ask in store.asks] == [8, 4]
+        store.may_settle.set()
+        for _ in range(8):
+            goes_on.release()
+        await until(lambda: all_succeeded(store, ids))
 
 
 async def test_the_cap_of_the_fallback_counts_all_its_classes_together() -> None:
