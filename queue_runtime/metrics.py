@@ -6,7 +6,7 @@ groups are named and the rest is summed up as `(other)`.
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Protocol
 
@@ -52,6 +52,11 @@ class WorkerView(Protocol):
     @property
     def supported(self) -> list[str]:
         """Classes that have a handler here, and `*` where a fallback takes the others."""
+        ...
+
+    @property
+    def queues(self) -> list[str] | None:
+        """The queues that tasks are leased from; None: all."""
         ...
 
 
@@ -120,6 +125,7 @@ class Metrics(Collector):
         self._requests: dict[tuple[str, int], list[float]] = {}
         self._figures = Figures(-FRESH_SECONDS)
         self._unserved_logged: set[str] = set()
+        self._queues_logged: set[str] = set()
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -154,10 +160,16 @@ class Metrics(Collector):
             self._figures = Figures(time.monotonic())
             return
         self._figures = Figures(time.monotonic(), stats, tuple(backlog))
-        for task_class, waiting in self._unserved():
+        strange, elsewhere = self._unserved()
+        for task_class, waiting in _waiting(strange, lambda one: one.task_class):
             if task_class not in self._unserved_logged and len(self._unserved_logged) < MAX_GROUPS:
                 self._unserved_logged.add(task_class)
                 log.warning("tasks wait for a class that has no handler here", task_class=task_class, waiting=waiting)
+        for queue, waiting in _waiting(elsewhere, lambda one: one.queue):
+            if queue not in self._queues_logged and len(self._queues_logged) < MAX_GROUPS:
+                self._queues_logged.add(queue)
+                # another pool may serve it, so this is no warning
+                log.info("tasks wait in a queue that is not leased from here", queue=queue, waiting=waiting)
 
     def collect(self) -> Iterator[Metric]:
         """Everything, in Prometheus' words; called by the registry."""
@@ -215,21 +227,25 @@ class Metrics(Collector):
             by_priority.ages(now),
         )
         if self._worker is not None:
+            strange, elsewhere = self._unserved()
+            unserved = _waiting([*strange, *elsewhere], lambda one: one.task_class)
             yield _gauges(
-                "unserved_waiting_tasks", "Tasks whose class nobody here can run", "task_class", self._unserved()
+                "unserved_waiting_tasks", "Tasks whose class or queue nobody here takes", "task_class", unserved
             )
 
-    def _unserved(self) -> list[tuple[str, float]]:
+    def _unserved(self) -> tuple[list[Backlog], list[Backlog]]:
+        """What this worker does not take: classes that it cannot run, and others in queues that it passes by."""
+        strange: list[Backlog] = []
+        elsewhere: list[Backlog] = []
         if self._worker is None:
-            return []
-        supported = frozenset(self._worker.supported)
-        if ANY_CLASS in supported:
-            return []
-        groups = _Groups()
+            return strange, elsewhere
+        supported, queues = frozenset(self._worker.supported), self._worker.queues
         for one in self._figures.backlog:
-            if one.task_class not in supported and not any(fnmatchcase(one.task_class, name) for name in supported):
-                groups.add(one.task_class, one.waiting, one.oldest)
-        return groups.waiting()
+            if not _is_among(one.task_class, supported):
+                strange.append(one)
+            elif queues is not None and one.queue not in queues:
+                elsewhere.append(one)
+        return strange, elsewhere
 
     def _of_process(self) -> Iterator[Metric]:
         stopping = self._lifecycle.stopping.is_set()
@@ -300,6 +316,21 @@ class Metrics(Collector):
         yield running
         yield endings
         yield lengths
+
+
+def _is_among(task_class: str, supported: Collection[str]) -> bool:
+    """Whether the class is one of these, or fits a pattern among them."""
+    if ANY_CLASS in supported or task_class in supported:
+        return True
+    return any(fnmatchcase(task_class, name) for name in supported)
+
+
+def _waiting(groups: Iterable[Backlog], label: Callable[[Backlog], str]) -> list[tuple[str, float]]:
+    """How many tasks wait by this label, the most first."""
+    counts = _Groups()
+    for one in groups:
+        counts.add(label(one), one.waiting, one.oldest)
+    return counts.waiting()
 
 
 class _Groups:

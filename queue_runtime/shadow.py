@@ -174,7 +174,7 @@ class Report(Struct, frozen=True):
 class Shadow:
     """Looks at the queue as a worker would, and says in the log now and then what it would have taken, and who works.
 
-    `supported` and `stats` are what the faces see of a worker: one that has run nothing.
+    `supported`, `queues` and `stats` are what the faces see of a worker: one that has run nothing.
     """
 
     def __init__(self, store: Store, registry: Registry, lifecycle: Lifecycle, current: Current) -> None:
@@ -190,6 +190,12 @@ class Shadow:
     def supported(self) -> list[str]:
         """The classes that it would lease."""
         return supported(self._registry, self._current.config.task_classes)
+
+    @property
+    def queues(self) -> list[str] | None:
+        """The queues that it would lease from; None: all."""
+        queues = self._current.config.queues
+        return None if queues is None else sorted(queues)
 
     async def run(self, stop: anyio.Event) -> None:
         """Report until told to stop, every SWEEP_SECONDS."""

@@ -25,6 +25,9 @@ EXAMINED = 5000
 WINDOW = 1000
 """Phase 2 picks by priority among this many rows, those due longest."""
 
+NO_ID = (U32 + 1,)
+"""Stands for no ids at all in a statement, whose lists must not be empty. Somebody may have a row of id 0."""
+
 _SPARE = 16
 """How many more rows than are wanted the first step of a walk reads: some will not pass."""
 
@@ -187,7 +190,12 @@ class Candidates:
         self, session: Session, wanted: LeaseFilter, without: Collection[int], now: int, count: int
     ) -> list[Place]:
         """Up to `count` rows of phase 2, in its order: first those due longest, by priority among WINDOW."""
-        asked = {"now": now, "without": without or (0,), "count": WINDOW if wanted.by_queue else count, **wanted.values}
+        asked = {
+            "now": now,
+            "without": without or NO_ID,
+            "count": WINDOW if wanted.by_queue else count,
+            **wanted.values,
+        }
         found, place, at_end = await self._due_step(session, wanted, asked, (-1, 0), _DUE_HEAD)
         if len(found) >= count or at_end:
             self._due_left.done(wanted)

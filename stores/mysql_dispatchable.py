@@ -1,8 +1,9 @@
 """Which tasks of the tables a lease could take now, for a dispatch over them. One trip, and nothing is locked."""
 
-from queue_runtime.task import U32, Pause, PauseKind
+from queue_runtime.task import Pause, PauseKind
 from stores.dispatchable import Candidate, Due, Named, Page, Ready, Which, Young, next_page
 from stores.mysql_candidates import LeaseFilter
+from stores.mysql_ledger import valid_ids
 from stores.mysql_session import Session
 
 
@@ -35,5 +36,4 @@ def _statement(session: Session, which: Which, limit: int) -> str:
         case Due((expires, task_id)):
             return session.fill("dispatch_due", after_expires=expires, after_id=task_id, limit=limit, now=session.now)
         case Named(task_ids):
-            ids = [task_id for task_id in task_ids if 0 < task_id <= U32]
-            return session.fill("dispatch_named", ids=ids, limit=limit, now=session.now)
+            return session.fill("dispatch_named", ids=valid_ids(task_ids), limit=limit, now=session.now)

@@ -21,7 +21,7 @@ from queue_runtime.task import (
 )
 from stores.lease_request import LeaseRequest
 from stores.ledger import attempt_entry, ended_task
-from stores.mysql_candidates import WINDOW, Candidates, LeaseFilter, of_ids
+from stores.mysql_candidates import NO_ID, WINDOW, Candidates, LeaseFilter, of_ids
 from stores.mysql_driver import Row
 from stores.mysql_head import START, RowPlace, place_of
 from stores.mysql_ledger import archived_literal, attempts, valid_ids, with_fresh_extras
@@ -171,7 +171,7 @@ class _Leasing:
 
     def _fill(self, statement: str, **values: Value) -> str:
         priority, task_id = self._front
-        seen = self._without | self._seen or (0,)
+        seen = self._without | self._seen or NO_ID
         return self._session.fill(statement, front_priority=priority, front_id=task_id, without=seen, **values)
 
     async def _pick(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:

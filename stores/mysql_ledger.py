@@ -37,8 +37,11 @@ class Loaded(Struct, frozen=True):
 
 
 def valid_ids(task_ids: Iterable[int]) -> list[int]:
-    """Each number that can be an id, once and sorted: rows are locked in one order by everybody."""
-    return sorted({task_id for task_id in task_ids if 0 < task_id <= U32})
+    """Each number that can be an id, once and sorted: rows are locked in one order by everybody.
+
+    The counter never gives out 0, but a hand that inserts a row may.
+    """
+    return sorted({task_id for task_id in task_ids if 0 <= task_id <= U32})
 
 
 async def load(session: Session, task_ids: Iterable[int], *, wait: bool = False, fresh: bool = False) -> Loaded:

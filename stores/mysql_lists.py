@@ -9,7 +9,6 @@ from queue_runtime.task import (
     DEFAULT_QUEUE,
     MAX_HISTORY,
     MAX_LIST,
-    U32,
     ArchivedTask,
     Attempt,
     AttemptKind,
@@ -19,6 +18,7 @@ from queue_runtime.task import (
     TaskFilter,
 )
 from stores.mysql_driver import Row
+from stores.mysql_ledger import valid_ids
 from stores.mysql_rows import active_task, archived_task
 from stores.mysql_session import Session
 from stores.mysql_text import Sql, Value, literal
@@ -59,7 +59,7 @@ async def history(session: Session, task_ids: Sequence[int]) -> list[list[Attemp
 
 
 async def _read_ids(session: Session, name: str, task_ids: Iterable[int]) -> Sequence[Row]:
-    ids = sorted({task_id for task_id in task_ids if 0 < task_id <= U32})
+    ids = valid_ids(task_ids)
     return await session.read(name, ids=ids) if ids else []
 
 

@@ -1,6 +1,7 @@
 """Probes and metrics. They need no token: what they tell is fit for everybody who can reach the port."""
 
 import asyncio
+from typing import Any
 
 import orjson
 import structlog
@@ -15,7 +16,7 @@ from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.metrics import Metrics, WorkerView
 from queue_runtime.selftest import SelftestLoop
 from queue_runtime.settler import Settler
-from queue_runtime.store import Dispatching, Store
+from queue_runtime.store import Dispatching, Place, Store, place_of
 
 log = structlog.get_logger()
 
@@ -57,9 +58,11 @@ class HealthFace:
 
     async def ready(self, request: Request) -> Reply:
         reason = await self._reason()
-        answer: dict[str, object] = {"status": "ok"} if reason is None else {"status": "unavailable", "reason": reason}
+        answer: dict[str, Any] = {"status": "ok"} if reason is None else {"status": "unavailable", "reason": reason}
         if request.query.get("verbose", [""])[0] == "1":
             answer["details"] = self._details()
+            if (place := await self._place()) is not None:
+                answer["details"]["store"] = asdict(place)
         return Reply(orjson.dumps(answer), 200 if reason is None else 503)
 
     async def metrics(self, request: Request) -> Reply:
@@ -81,6 +84,17 @@ class HealthFace:
             log.exception("the store could not be asked", exc_info=error)
             return "the store could not be asked; the log says why"
         return None
+
+    async def _place(self) -> Place | None:
+        """Which store this works on; its address is told to nobody."""
+        try:
+            async with asyncio.timeout(PING_SECONDS):
+                return await place_of(self._store)
+        except TimeoutError:
+            return None
+        except Exception as error:
+            log.exception("the store could not be asked which one it is", exc_info=error)
+            return None
 
     def _details(self) -> dict[str, object]:
         details: dict[str, object] = {
@@ -109,5 +123,6 @@ class HealthFace:
                 "abandoned": stats.abandoned_now,
                 "leaseErrors": stats.lease_errors,
                 "supported": self._worker.supported,
+                "queues": self._worker.queues,
             }
         return details

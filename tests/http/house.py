@@ -33,6 +33,7 @@ class FakeWorker:
     def __init__(self, *supported: str) -> None:
         self.stats = WorkerStats()
         self.supported = list(supported)
+        self.queues: list[str] | None = None
 
 
 class Answer(NamedTuple):

@@ -74,6 +74,35 @@ async def test_a_bug_in_a_ping_is_told_to_the_log_alone(opened: Opened) -> None:
     assert any(line["log_level"] == "error" for line in lines)
 
 
+async def test_the_store_is_told_apart_from_others_and_its_address_is_not_told(opened: Opened) -> None:
+    class Named(FaultyStore):
+        async def operations(self) -> dict[str, object]:
+            return {"backend": "streams", "record": "mysql", "lastID": 7, "physicalDatabaseIdentity": "d1935t"}
+
+    async with open_house(Named(opened.store)) as house:
+        details = (await house.get("/readyz?verbose=1")).body["details"]
+    assert details["store"] == {"kind": "mysql", "identity": "d1935t"}
+
+
+async def test_a_store_that_does_not_say_which_it_is_keeps_no_probe_waiting(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(FaultyStore):
+        async def operations(self) -> dict[str, object]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    class Broken(FaultyStore):
+        async def operations(self) -> dict[str, object]:
+            raise RuntimeError("password=hunter2")
+
+    monkeypatch.setattr(health, "PING_SECONDS", 0.05)
+    for store in (Silent(opened.store), Broken(opened.store)):
+        async with open_house(store) as house:
+            answer = await house.get("/readyz?verbose=1")
+        assert (answer.status, "store" in answer.body["details"]) == (200, False)
+
+
 async def test_details_are_shown_on_demand(opened: Opened) -> None:
     worker = FakeWorker("A", "B")
     worker.stats.slots = 4
@@ -83,6 +112,15 @@ async def test_details_are_shown_on_demand(opened: Opened) -> None:
     assert answer.body["details"]["faults"] == {"sweep": "tired"}
     assert answer.body["details"]["worker"]["slots"] == 4
     assert answer.body["details"]["worker"]["supported"] == ["A", "B"]
+    assert answer.body["details"]["worker"]["queues"] is None
+
+
+async def test_the_queues_that_the_worker_leases_from_are_told(opened: Opened) -> None:
+    worker = FakeWorker("A")
+    worker.queues = ["high", "mail"]
+    async with open_house(opened.store, worker=worker) as house:
+        answer = await house.get("/readyz?verbose=1")
+    assert answer.body["details"]["worker"]["queues"] == ["high", "mail"]
 
 
 async def test_the_worker_tells_its_counts(opened: Opened) -> None:

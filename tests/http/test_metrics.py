@@ -107,6 +107,21 @@ async def test_classes_that_nobody_here_can_run_are_named_and_logged_once(opened
     assert [(line["task_class"], line["waiting"]) for line in warned] == [("Orphan", 3)]
 
 
+async def test_tasks_of_a_queue_that_is_passed_by_are_counted_and_the_queue_is_logged_once(opened: Opened) -> None:
+    """R103: a queue was renamed, and nobody takes what is put under the new name."""
+    worker = FakeWorker("*")
+    worker.queues = ["old"]
+    async with open_house(opened.store, worker=worker) as house:
+        for queue in ("new", "new", "old"):
+            await house.enqueue("A", queue=queue)
+        with capture_logs() as lines:
+            samples = await _scrape(house)
+            house.metrics._figures = metrics_module.Figures(-metrics_module.FRESH_SECONDS)
+            await _scrape(house)
+    assert samples["unserved_waiting_tasks", "A"] == 2
+    assert [(line["queue"], line["waiting"]) for line in lines if "queue" in line] == [("new", 2)]
+
+
 async def test_a_fallback_serves_every_class(opened: Opened) -> None:
     async with open_house(opened.store, worker=FakeWorker("*")) as house:
         await house.enqueue("Orphan")

@@ -64,6 +64,30 @@ async def test_an_idle_connection_ends_after_the_keep_alive_time_and_a_busy_one_
         assert 1.6 < now() - began < 8
 
 
+async def test_a_request_at_the_keep_alive_limit_is_answered_whole_or_not_at_all(
+    house: House, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R122: where the server was quicker its caller finds a clean end, and may ask again on a new connection."""
+    for module in (engine_module, uvicorn_engine):
+        monkeypatch.setattr(module, "KEEP_ALIVE_SECONDS", 0.2)
+
+    async def reuse(wait: float) -> bytes:
+        async with connect(running) as client:
+            assert (await client.ask(STATS)).status == 200
+            await asyncio.sleep(wait)
+            try:
+                await client.send(get("/healthz", "Connection: close"))
+            except ConnectionError:
+                return b""
+            return await client.ended()
+
+    async with serve(house, kind) as running:
+        replies = await asyncio.gather(*[reuse(0.15 + number / 1000) for number in range(100)])
+    whole = [reply for reply in replies if reply.endswith(b'{"status":"ok"}') and b" 200 " in reply]
+    assert 0 < len(whole) < 100
+    assert {reply for reply in replies if reply not in whole} == {b""}
+
+
 async def test_pipelined_requests_are_answered_in_order(running: Running) -> None:
     async with connect(running) as client:
         await client.send(ENQUEUE + ENQUEUE + STATS)

@@ -9,6 +9,7 @@ from queue_runtime.registry import Context, Registry
 from queue_runtime.store import Store, StoreOptions
 from queue_runtime.task import Result
 from tests.backends import STORES, Place
+from tests.clock import Clock
 from tests.faulty_store import Fault, FaultyStore
 from tests.runtime.harness import Worker, enqueue, new
 
@@ -90,3 +91,27 @@ async def test_a_bad_line_loses_nothing_and_ends_nothing_twice(backend: str, wor
         ("Child", Result.SUCCESS): 12,
     }
     assert all(row.failure_count == (0 if row.task_class == "Parent" else 1) for row in rows)
+
+
+@pytest.mark.parametrize("backend", REAL)
+async def test_what_a_dead_worker_held_runs_once_more_and_counts_no_failure(
+    backend: str, place: Place, clock: Clock
+) -> None:
+    """R039: the same crash on every store, the least used one too."""
+    ran: Counter[int] = Counter()
+    registry = Registry()
+
+    @registry.task("A")
+    async def run(context: Context, data: str) -> None:
+        ran[context.task.id] += 1
+
+    async with STORES[backend](place, StoreOptions(now=clock)) as (store, _):
+        ids = await enqueue(store, "A", 20)
+        dead = await store.lease("qr:00000000:1:1@gone", 7, 20, order="dispatch")
+        assert len(dead) == 7
+        clock.advance(60)
+        async with Worker(store, registry).running():
+            await drained(store, seconds=10)
+        rows = await store.list_archived(100)
+    assert ran == dict.fromkeys(ids, 1)
+    assert {(row.result, row.failure_count) for row in rows} == {(Result.SUCCESS, 0)}

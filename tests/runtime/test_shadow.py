@@ -152,7 +152,9 @@ async def test_the_age_of_the_oldest_is_told(store: ReferenceStore, registry: Re
 
 async def test_filters_of_this_worker_leave_the_rest_to_others(store: ReferenceStore, registry: Registry) -> None:
     await store.enqueue([NewTask(task_class=name, queue=queue) for name in ("Mine", "PhpA") for queue in ("a", "b")])
-    report = await _shadow(store, registry, queues=("a",), task_classes=frozenset({"Mine"})).report()
+    shadow = _shadow(store, registry, queues=("a",), task_classes=frozenset({"Mine"}))
+    assert shadow.queues == ["a"]
+    report = await shadow.report()
     assert (report.would[Would.RUN], report.would[Would.LEAVE]) == ({"Mine": 1}, {"Mine": 1, "PhpA": 2})
 
 

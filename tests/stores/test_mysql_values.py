@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from hashlib import sha256
 
 import anyio
@@ -199,9 +199,7 @@ async def serving(intake: Intake) -> AsyncIterator[Intake]:
 
 
 async def test_one_caller_beyond_max_allowed_packet_fails_alone(phorge: PhorgeTables, driver: DriverName) -> None:
-    ((allowed,),) = phorge.execute("SELECT @@global.max_allowed_packet")
-    phorge.execute("SET GLOBAL max_allowed_packet = 1048576")
-    try:
+    with allowed_packet(phorge, 2**20):
         async with open_store(phorge.settings(driver=driver), StoreOptions()) as store:
             large = NewTask(task_class="Large", data="x" * 1_100_000)
             wide = NewTask(task_class="Wide", data="'" * 600_000)  # grows when it is escaped
@@ -220,8 +218,56 @@ async def test_one_caller_beyond_max_allowed_packet_fails_alone(phorge: PhorgeTa
                 await store.settle([Settlement.held(Lease(row.id, OWNER), Complete(followups=[large]))])
             (settled,) = await store.settle([Settlement.held(Lease(row.id, OWNER), Complete())])
             assert settled.verdict is Verdict.SETTLED
+
+
+@contextmanager
+def allowed_packet(phorge: PhorgeTables, size: int) -> Iterator[None]:
+    """The server takes so many bytes in one trip, of connections that open from now on."""
+    ((allowed,),) = phorge.execute("SELECT @@global.max_allowed_packet")
+    phorge.execute(f"SET GLOBAL max_allowed_packet = {size}")
+    try:
+        yield
     finally:
         phorge.execute(f"SET GLOBAL max_allowed_packet = {allowed}")
+
+
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("text", ["x", "'", "\N{PILE OF POO}"], ids=["plain", "escaped", "wide"])
+async def test_what_fits_row_by_row_is_stored_whatever_it_weighs_together(
+    phorge: PhorgeTables, text: str, step: int
+) -> None:
+    """As natively: there each row is a statement of its own."""
+    payloads = [f"{number}{text * 100_000}" for number in range(20)]
+    tasks = [NewTask(task_class="Child", data=data, idempotency_key=data[:3]) for data in payloads]
+    phorge.execute(f"SET GLOBAL auto_increment_increment = {step}")
+    try:
+        with allowed_packet(phorge, 2**20):
+            async with open_store(phorge.settings(), StoreOptions()) as store:
+                first = await store.enqueue([NewTask(task_class="Parent")])
+                await store.lease(OWNER, 1, 60)
+                complete = Complete(followups=[NewTask(task_class="Followup", data=data) for data in payloads])
+                (settled,) = await store.settle([Settlement.held(Lease(first[0].id, OWNER), complete)])
+                assert settled.verdict is Verdict.SETTLED
+                rows = await store.enqueue(tasks)
+                assert await store.enqueue(tasks) == rows
+                active = await store.list_active(99)
+                for task_class in ("Followup", "Child"):
+                    ids = [row.id for row in active if row.task_class == task_class]
+                    assert [task.data for task in await store.get(ids) if task is not None] == payloads
+    finally:
+        phorge.execute("SET GLOBAL auto_increment_increment = 1")
+    assert phorge.execute("SELECT COUNT(*), COUNT(DISTINCT dataID) FROM worker_activetask") == [(40, 40)]
+    assert phorge.execute("SELECT COUNT(*) FROM worker_taskdata") == [(41,)]
+
+
+async def test_a_packet_that_was_made_smaller_meanwhile_is_seen(phorge: PhorgeTables) -> None:
+    tasks = [NewTask(task_class="Large", data="x" * 20_000)] * 3
+    async with open_store(phorge.settings(), StoreOptions()) as store:
+        await store.enqueue(tasks)
+        with allowed_packet(phorge, 2**15):
+            # two at a time, one of them on a new connection: the server hangs up on it, and is asked anew
+            await asyncio.gather(*(store.enqueue(tasks) for _ in range(2)))
+    assert phorge.execute("SELECT COUNT(*) FROM worker_activetask") == [(9,)]
 
 
 INBOX = """

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import Complete, Lease, NewTask, Outcome, Retry, Settlement, Verdict, Yield
@@ -48,6 +49,16 @@ async def stores(phorge: PhorgeTables) -> AsyncIterator[list[MysqlStore]]:
 )
 def test_what_a_server_can_is_read_from_its_version(version: str, can: bool) -> None:
     assert can_skip_locked(version) is can
+
+
+@pytest.mark.parametrize("skips", [True, False])
+async def test_the_way_of_leasing_is_told_where_it_is_the_slower_one(phorge: PhorgeTables, skips: bool) -> None:
+    with capture_logs() as lines:
+        async with open_store(phorge.settings(), skip_locked=skips) as store:
+            await store.ping()
+            await store.ping()
+    told = [line for line in lines if "cannot skip locked rows" in line["event"]]
+    assert len(told) == (0 if skips else 1)
 
 
 @pytest.mark.parametrize("classes", [None, {"Class1", "Class2", "Class3"}], ids=["all", "filtered"])

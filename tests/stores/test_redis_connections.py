@@ -98,6 +98,21 @@ async def test_a_listener_takes_no_connection_from_the_callers(redis_server: Red
         assert await listening is True
 
 
+async def test_a_short_bound_for_replies_does_not_bound_the_wait_for_messages(
+    redis_server: RedisServer, store: RedisStore
+) -> None:
+    """R026, R028: the listener waits on a connection of its own, by its own time; an idle store opens none."""
+    async with open_store(f"{redis_server.url}?socket_timeout=0.1") as line:
+        while await line.changed(0.15):
+            pass
+        with client_of(redis_server) as client:
+            before = client.info("stats")["total_connections_received"]
+            assert await line.changed(0.8) is False
+            assert client.info("stats")["total_connections_received"] == before
+        await add(store, 1)
+        assert await line.changed(5) is True
+
+
 # ---- callers that go away
 
 

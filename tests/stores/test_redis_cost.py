@@ -7,8 +7,8 @@ import pytest
 from redis import Redis
 
 from queue_runtime.store import StoreOptions
-from queue_runtime.task import NewTask, Pause, PauseKind, Release, State, Task, TaskFilter
-from stores import redis_lists, redis_rows
+from queue_runtime.task import NewTask, Pause, PauseKind, Release, Settlement, State, Task, TaskFilter, Yield
+from stores import redis, redis_lists, redis_rows
 from stores.redis import RedisStore, open_store
 from tests.clock import START, Clock
 from tests.servers import RedisServer
@@ -112,6 +112,37 @@ async def test_twenty_thousand_expired_leases_are_taken_over_in_pieces(store: Re
     while tasks := await store.lease(worker(), 10_000, 60):
         seen |= {task.id for task in tasks}
     assert len(seen) == MOUNTAIN
+
+
+async def commands_on(store: RedisStore, task_ids: list[int]) -> list[object]:
+    """What each command of an operator answers, one after the other."""
+    first, ended, rest = task_ids[0], task_ids[1], task_ids[2:]
+    await store.settle([Settlement.unfenced(task_id, Yield(wait=600)) for task_id in (first, *rest)])
+    return [
+        await store.awaken([*rest, first, rest[0], 10**9]),
+        await store.priority([*rest, first, rest[0], ended], 7),
+        await store.free([first, *rest, first]),
+        [row and row.result for row in await store.cancel([10**9, *task_ids, first])],
+        [row and (row.id - first, row.priority) for row in await store.retry([*task_ids, 10**9, first])],
+        await store.delay(task_ids, START + 600),
+    ]
+
+
+async def test_a_command_over_many_tasks_goes_in_pieces_and_answers_as_one(
+    redis_server: RedisServer, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R036: so that ten thousand tasks at once do not hold up the server."""
+    whole = await commands_on(store, await add(store, 11))
+    assert whole[:3] == [10, 11, 10]
+    with client_of(redis_server) as client:
+        client.flushall()
+        monkeypatch.setattr(redis, "PIECE", 3)
+        ids = await add(store, 11)
+        assert await commands_on(store, ids) == whole
+        client.config_resetstat()
+        await store.free(ids)
+        assert commands(client)["evalsha"] == 4
+    await assert_whole(store)
 
 
 async def test_one_call_is_one_script(redis_server: RedisServer, store: RedisStore) -> None:

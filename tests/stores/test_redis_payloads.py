@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from queue_runtime.task import Complete, NewTask
-from stores.redis import RedisStore
+from stores.redis import RedisStore, open_store
 from stores.redis_lease import UNREADABLE
 from stores.redis_rows import INLINE_DATA
 from tests.contract.steps import ended, errors
+from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.stores.redis_house import add, assert_whole, client_of, emptied, key, settle, worker
 
@@ -49,6 +50,21 @@ async def test_large_rows_are_read_in_several_replies(redis_server: RedisServer,
         assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 3
     assert [row.id if row else None for row in rows] == [*ids, None, ids[0]]
     assert {len(row.data or "") for row in rows if row} == {2**20}
+
+
+async def test_large_payloads_come_over_a_slow_line_in_bounded_batches(
+    redis_server: RedisServer, store: RedisStore
+) -> None:
+    """R027: about 10 MiB a second. A lease takes what fits into one reply, and no half batch."""
+    ids = [task_id for _ in range(3) for task_id in await add(store, 3, data="x" * 2**20)]
+    async with Proxy((redis_server.host, redis_server.port)) as proxy:
+        proxy.delay = 0.006  # for each 64 KiB
+        async with open_store(f"redis://{proxy.host}:{proxy.port}/0") as slow:
+            batches = [await slow.lease(worker(), 64, 60) for _ in range(2)]
+    assert [[task.id for task in batch] for batch in batches] == [ids[:8], ids[8:]]
+    assert {len(task.data or "") for batch in batches for task in batch} == {2**20}
+    held = {row.id: row.lease_owner for row in await store.list_active(99)}
+    assert held == {task.id: task.lease_owner for batch in batches for task in batch}
 
 
 @pytest.mark.parametrize("damage", ["payload", "class", "rest", "long payload", "lost payload"])
