@@ -1,29 +1,56 @@
 """Calls methods of Phorge's Conduit over HTTP."""
 
 import asyncio
+import html
 import ssl
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
 from pathlib import Path
 
-import anyio
-import httpcore2
 from msgspec import Raw
 
-from conduit.errors import CallFailed, ConduitError, Misconfigured, NotReached, OutcomeUnknown, ReplyTooLarge
-from conduit.exchange import LOST, NOT_BEGUN, Phone
-from conduit.params import CONTENT_TYPE, form, is_large
+from conduit.errors import (
+    HIDDEN,
+    CallFailed,
+    ConduitError,
+    Misconfigured,
+    NotReached,
+    OutcomeUnknown,
+    ReplyTooLarge,
+    TimedOut,
+)
+from conduit.exchange import Phone, Reply
+from conduit.params import CONTENT_TYPE, escaped, form, is_large
 from conduit.replies import read_reply
+from conduit.tcp import ConnectError, Lost
 
 MAX_REPLY = 64 * 2**20
 MAX_PAGE = 64 * 2**10
 """So much is read of a reply that is no answer anyway."""
 
+MIN_HIDDEN = 6
+"""A token of fewer characters is no secret, and may be a part of any word."""
+
 GZIP = 31
 """What zlib calls it."""
+
+
+class Slots:
+    """So many can be taken at once; whoever comes later waits. A free one costs no turn of the event loop."""
+
+    def __init__(self, count: int) -> None:
+        self._free = asyncio.Semaphore(count)
+        self.taken = 0
+
+    async def __aenter__(self) -> None:
+        await self._free.acquire()
+        self.taken += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self.taken -= 1
+        self._free.release()
 
 
 class ConduitClient:
@@ -53,7 +80,7 @@ class ConduitClient:
             (b"Content-Type", CONTENT_TYPE),
             (b"User-Agent", b"queue-runtime"),
         ]
-        self.slot = anyio.CapacityLimiter(concurrency)
+        self.slot = Slots(concurrency)
         self.calls: Counter[str] = Counter()
         """calls by how they ended"""
         self.seconds = 0.0
@@ -65,10 +92,13 @@ class ConduitClient:
         """
         began = time.monotonic()
         ending = "cancelled"
+        token = self._token_now()
         try:
-            result = await self._exchange(method, params, seconds)
+            result = await self._exchange(method, params, seconds, token)
             ending = "answered"
         except ConduitError as error:
+            if len(token) >= MIN_HIDDEN:
+                error.hide(token)
             ending = _NAMES[next(kind for kind in _NAMES if isinstance(error, kind))]
             raise
         finally:
@@ -79,10 +109,9 @@ class ConduitClient:
     @property
     def running(self) -> int:
         """Slots that are taken now."""
-        return self.slot.borrowed_tokens
+        return self.slot.taken
 
-    async def _exchange(self, method: str, params: Mapping[str, object], seconds: float) -> Raw:
-        token = self._token_now()
+    async def _exchange(self, method: str, params: Mapping[str, object], seconds: float, token: str) -> Raw:
         # encoding 60 MiB takes seconds, in which the loop has leases to renew
         body = await asyncio.to_thread(form, params, token=token) if is_large(params) else form(params, token=token)
         credentials = [(b"X-Service-Token", token.encode("ascii"))] if token else []
@@ -92,13 +121,19 @@ class ConduitClient:
             async with asyncio.timeout(seconds), self._phone.exchange(b"POST", target, headers, body) as reply:
                 found = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
                 text = await _read(reply, found.get("content-encoding", ""))
-        except NOT_BEGUN as error:
+        except ConnectError as error:
             raise _not_reached(error) from error
         except TimeoutError as error:
-            raise OutcomeUnknown(f"no answer within {seconds:.0f} s") from error
-        except LOST as error:
-            raise OutcomeUnknown(f"the connection was lost: {_words(error)}") from error
-        return read_reply(reply.status, found, text)
+            raise TimedOut(f"no answer within {seconds:.0f} s") from error
+        except Lost as error:
+            raise OutcomeUnknown(f"the connection was lost: {error}") from error
+        try:
+            return read_reply(reply.status, found, text)
+        except ConduitError:
+            # some pages show the request; in an excerpt a token may be cut in two, so it is taken out before
+            if len(token) >= MIN_HIDDEN and (clean := _without(token, text)) != text:
+                read_reply(reply.status, found, clean)
+            raise
 
 
 _NAMES: Mapping[type[ConduitError], str] = {
@@ -109,37 +144,38 @@ _NAMES: Mapping[type[ConduitError], str] = {
 }
 
 
-async def _read(reply: httpcore2.Response, encoding: str) -> bytes:
+async def _read(reply: Reply, encoding: str) -> bytes:
     """The body. Nobody asked for a compressed one, so it is only read as far as some proxy may insist on it."""
     limit = MAX_REPLY if reply.status == 200 else MAX_PAGE
     inflate = zlib.decompressobj(GZIP) if encoding.lower() in {"gzip", "x-gzip"} else None
     chunks: list[bytes] = []
     size = 0
-    async with aclosing(reply.aiter_stream()) as arriving:
-        async for piece in arriving:
-            try:
-                # never more at once than the limit, whatever it would grow to
-                chunk = piece if inflate is None else inflate.decompress(piece, limit + 1)
-            except zlib.error as error:
-                raise CallFailed(f"the reply is compressed, and cannot be read: {error}") from None
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > limit:
-                break
+    async for piece in reply:
+        try:
+            # never more at once than the limit, whatever it would grow to
+            chunk = piece if inflate is None else inflate.decompress(piece, limit + 1)
+        except zlib.error as error:
+            raise CallFailed(f"the reply is compressed, and cannot be read: {error}") from None
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > limit:
+            break
     if size > limit == MAX_REPLY:
         raise ReplyTooLarge(f"the reply has more than {MAX_REPLY} bytes")
     return b"".join(chunks)
 
 
-def _not_reached(error: Exception) -> ConduitError:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            fix = "name the authority that signed it by QUEUE_RUNTIME_CONDUIT_TLS_CA"
-            return Misconfigured(f"the certificate is not trusted ({cause.verify_message})", fix)
-        cause = cause.__cause__ or cause.__context__
-    return NotReached(f"Phorge was not reached: {_words(error)}")
+def _without(token: str, text: bytes) -> bytes:
+    """The text of a reply, which may quote the request, its headers or the form in it."""
+    plain = token.encode("ascii")
+    for shown in {plain, escaped(plain), html.escape(token).encode()}:
+        text = text.replace(shown, HIDDEN.encode())
+    return text
 
 
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def _not_reached(error: ConnectError) -> ConduitError:
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        fix = "name the authority that signed it by QUEUE_RUNTIME_CONDUIT_TLS_CA"
+        return Misconfigured(f"the certificate is not trusted ({cause.verify_message})", fix)
+    return NotReached(f"Phorge was not reached: {error}")

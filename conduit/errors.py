@@ -1,8 +1,15 @@
 """How a call of Conduit can go wrong, named for what the caller may conclude about the work behind it."""
 
+HIDDEN = "****"
+"""What stands where a secret was."""
+
 
 class ConduitError(Exception):
     """The root. Its text is fit for a log and for the error history of a task: no secret, bounded."""
+
+    def hide(self, secret: str) -> None:
+        """Take a secret out of the text."""
+        self.args = tuple(str(one).replace(secret, HIDDEN) for one in self.args)
 
 
 class NotReached(ConduitError):
@@ -20,6 +27,10 @@ class Misconfigured(ConduitError):
         self.reason = reason
         self.fix = fix
 
+    def hide(self, secret: str) -> None:
+        super().hide(secret)
+        self.reason = self.reason.replace(secret, HIDDEN)
+
 
 class TokenRefused(Misconfigured):
     """The one reason of these that a call without a token, or with a wrong one, must meet."""
@@ -27,6 +38,10 @@ class TokenRefused(Misconfigured):
 
 class OutcomeUnknown(ConduitError):
     """The answer was lost: the method may have run, may not have, or may be running now."""
+
+
+class TimedOut(OutcomeUnknown):
+    """It was not waited for any longer."""
 
 
 class CallFailed(ConduitError):

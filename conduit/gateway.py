@@ -17,8 +17,9 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conduit.buckets import Buckets
-from conduit.exchange import LOST, Headers, Phone
+from conduit.exchange import Headers, Phone
 from conduit.request_body import Gone, RequestBody, TooLarge, WrongLength
+from conduit.tcp import Lost
 
 HOP_BY_HOP = frozenset(
     {
@@ -32,8 +33,11 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-_OURS = frozenset({b"host", b"x-forwarded-for", b"x-forwarded-proto", b"x-conduit-gateway", b"expect"})
+_OURS = frozenset({b"host", b"x-conduit-gateway", b"expect"})
 """Headers that the gateway writes itself, whatever came in; of the last one the server here has seen to already."""
+
+_ORIGIN = frozenset({b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip"})
+"""Who the caller says it is, beside all that begins with X-Forwarded-: Phorge hears that from the gateway alone."""
 
 _FRAME = frozenset({b"content-length"})
 """Headers that hold a message together, so that nobody can have them dropped on the way."""
@@ -136,6 +140,12 @@ class Gateway:
             return
         began = time.monotonic()
         reply = _Reply(scope, send, closing=self._stopping())
+        try:
+            await self._answer(method, scope, receive, reply)
+        finally:
+            self._observe(scope, reply.status, time.monotonic() - began)
+
+    async def _answer(self, method: str, scope: Scope, receive: Receive, reply: _Reply) -> None:
         if _has_two_lengths(scope):
             reply.close()  # or what follows might be read in a third way
             await reply.refuse(400, "ERR-CONDUIT-CORE", "Content-Length must not come with Transfer-Encoding")
@@ -145,10 +155,11 @@ class Gateway:
             await reply.too_large(self._max_body)
         else:
             await self._pass_on(method, scope, RequestBody(receive, self._max_body, length), reply)
-        self._observe(scope, reply.status, time.monotonic() - began)
 
     def _refusal(self, scope: Scope, method: str) -> tuple[int, str, str] | None:
         """Status, code and text where a call may not pass."""
+        if scope["method"] == "CONNECT":
+            return 405, "ERR-CONDUIT-CORE", "this is no proxy for connections"
         if not self._allows(scope):
             return 401, "ERR-CONDUIT-AUTH", "the service token is missing or wrong"
         if self._has_passed(scope):
@@ -183,7 +194,7 @@ class Gateway:
                     # the server puts its own date
                     headers = [pair for pair in _end_to_end(answer.headers) if pair[0] != b"date"]
                     await reply.begin(answer.status, headers)
-                    async for chunk in answer.aiter_stream():
+                    async for chunk in answer:
                         await reply.add(chunk)
                     await reply.end()
         except Gone:
@@ -194,11 +205,15 @@ class Gateway:
         except WrongLength:
             if reply.status is None:
                 await reply.refuse(400, "ERR-CONDUIT-CORE", "the body is not as long as Content-Length says")
-        except (*LOST, TimeoutError) as error:
+        except (Lost, TimeoutError) as error:
             self._log.warning("a Conduit call was not answered by Phorge", method=method, reason=repr(error))
             if reply.status is None:
                 await reply.refuse(502, "ERR-CONDUIT-PROXY", "Phorge did not answer this call")
             # else the reply ends here, unfinished: the server breaks the connection
+        except Exception as error:  # noqa: BLE001  whatever Phorge says, the caller is told something
+            self._log.exception("a reply of Phorge's was not expected", method=method, exc_info=error)
+            if reply.status is None:
+                await reply.refuse(502, "ERR-CONDUIT-PROXY", "Phorge's answer to this call makes no sense")
 
     def _target(self, scope: Scope) -> bytes:
         """Path and query as they came."""
@@ -208,7 +223,7 @@ class Gateway:
     def _headers(self, scope: Scope) -> Headers:
         """Those that Phorge gets."""
         given = dict(scope["headers"])
-        headers = [pair for pair in _end_to_end(scope["headers"]) if pair[0] not in _OURS]
+        headers = [pair for pair in _end_to_end(scope["headers"]) if not _is_ours(pair[0])]
         if b"content-length" not in given:
             chunked = b"transfer-encoding" in given or not scope["http_version"].startswith("1")
             headers.append((b"transfer-encoding", b"chunked") if chunked else (b"content-length", b"0"))
@@ -238,7 +253,14 @@ def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     found = [(name.lower(), value) for name, value in headers]
     named = {part.strip().lower() for name, value in found if name == b"connection" for part in value.split(b",")}
     named -= _FRAME
+    if any(name == b"transfer-encoding" for name, _ in found):
+        named |= _FRAME  # which counts for nothing beside it
     return [(name, value) for name, value in found if name not in HOP_BY_HOP and name not in named]
+
+
+def _is_ours(name: bytes) -> bool:
+    name = name.replace(b"_", b"-")  # PHP takes them for the same
+    return name in _OURS or name in _ORIGIN or name.startswith(b"x-forwarded-")
 
 
 def _declared_length(scope: Scope) -> int | None:

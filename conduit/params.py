@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 
 CONTENT_TYPE = b"application/x-www-form-urlencoded"
 
+# ASCII only, and `json` alone escapes a lone surrogate instead of refusing it
+_json = json.JSONEncoder(separators=(",", ":")).encode
+
 CHUNK = 64 * 2**10
 """So many characters of a text are encoded at once: a thread that does it lets the event loop go on in between."""
 
@@ -28,12 +31,7 @@ def form(params: Mapping[str, object], *, token: str = "") -> bytes:
 
 def is_large(params: Mapping[str, object]) -> bool:
     """Whether encoding them takes so long that a thread of its own is worth it."""
-    return any(isinstance(value, str) and len(value) > CHUNK for value in params.values())
-
-
-def _json(value: object) -> str:
-    # ASCII only, and `json` alone escapes a lone surrogate instead of refusing it
-    return json.dumps(value, separators=(",", ":"))
+    return any(len(value) > CHUNK for value in params.values() if isinstance(value, str))
 
 
 def _in_pieces(params: Mapping[str, object]) -> Iterator[str]:

@@ -4,6 +4,7 @@ Conduit answers 200 for its errors too, and web servers, php-fpm and Phorge's ow
 reply counts as an answer only if it is 200, a JSON object and has `error_code` null.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -22,13 +23,15 @@ from conduit.errors import (
 )
 
 EXCERPT = 300
+MAX_CODE = 100
+"""So many characters of an error code are told."""
 
 AUTH_CODES = frozenset({"ERR-INVALID-SESSION", "ERR-INVALID-AUTH", "ERR-CONDUIT-AUTH", "ERR-WORKER-AUTH"})
 """The last one is the code of `worker.execute`, the one before it that of a gateway."""
 
-CUT_OFF = frozenset({502, 504, 524})
-"""Somebody between us and PHP lost it or lost patience. After a 504 the work goes on; after a 502 it may have ended
-in the middle."""
+CUT_OFF = frozenset({502, 503, 504, 598, 599, *range(520, 531)})
+"""Somebody between us and PHP lost it, lost patience or shed load. After a 504 the work goes on; after a 502 it may
+have ended in the middle. From 520 on they are what large networks of proxies say, each in its own way."""
 
 TURNED_AWAY = frozenset({429})
 
@@ -76,6 +79,9 @@ class _Envelope(Struct):
 
 _decode = msgspec.json.Decoder(_Envelope).decode
 
+TRUNCATED = "Input data was truncated"
+"""What msgspec says of JSON that is good as far as it goes."""
+
 MALFORMED = (msgspec.DecodeError, RecursionError)
 """What is raised for text that is no JSON, or JSON nested so deep that nobody means it."""
 
@@ -96,14 +102,28 @@ def _read_answer(body: bytes) -> Raw:
         text = body.decode(errors="replace")
         if problem := _page_problem(text):
             raise problem from None
+        if str(error) == TRUNCATED and _is_cut(text):
+            raise OutcomeUnknown(f"the answer ends in the middle: {excerpt(text)}") from None
         raise CallFailed(f"the reply is not a Conduit answer ({error}): {excerpt(text)}") from None
     if envelope.error_code is not None:
         raise _error(envelope.error_code, _info(envelope.error_info))
     return envelope.result
 
 
+def _is_cut(text: str) -> bool:
+    """Whether an object ends in the middle; half a surrogate pair is called so too."""
+    if not text.lstrip().startswith("{"):
+        return False
+    try:
+        json.loads(text)
+    except ValueError:
+        return True
+    return False
+
+
 def _error(code: str, info: str) -> ConduitError:
     """What one of Conduit's own error codes means."""
+    code = code[:MAX_CODE]
     text = f"{code}: {info}" if info else code or "an error without a code"
     if code in AUTH_CODES:
         return TokenRefused(f"Phorge refuses the token ({text})", NO_TOKEN_FIX if NO_TOKEN in info else TOKEN_FIX)
@@ -136,8 +156,12 @@ def _judge(status: int, headers: Mapping[str, str], body: bytes) -> ConduitError
 
 def _redirected(status: int, location: str) -> Misconfigured:
     # followed, it would turn the POST into a GET; and only its origin is told, for a query may hold a secret
-    target = urlsplit(location)
-    origin = f"{target.scheme}://{target.netloc}" if target.netloc else "another page"
+    try:
+        target = urlsplit(location)
+        place = f"{target.hostname}:{target.port}" if target.port else target.hostname  # who may enter is no news
+    except ValueError:
+        return Misconfigured(f"Phorge redirects to an address that is none (HTTP {status})", URL_FIX)
+    origin = f"{target.scheme}://{place}"[:EXCERPT] if place else "another page"
     return Misconfigured(f"Phorge redirects to {origin} (HTTP {status})", "set QUEUE_RUNTIME_CONDUIT_URL to that one")
 
 

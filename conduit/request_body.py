@@ -1,6 +1,6 @@
 """The body of a request that the gateway passes on, as it arrives."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import anyio
 from starlette.types import Receive
@@ -32,7 +32,7 @@ class RequestBody:
         self._more = True
         self._complete = anyio.Event()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
         size = 0
         while self._more:
             message = await self._receive()

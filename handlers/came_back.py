@@ -1,5 +1,6 @@
 """What becomes of a delegated task that came back without an outcome: its wait, what is said of it, and who pays."""
 
+import math
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -40,13 +41,21 @@ class CameBack:
         """All of them since the start, by why."""
         return self._setbacks.counts
 
-    def lost(self, task: Task, error: OutcomeUnknown, wait: int | None, *, longest: int) -> NoReturn:
-        """Nobody knows how the run ended. `wait` None: PHP holds a lock, so it may be asked for again soon.
+    def lost_owners(self, task: Task) -> tuple[str, ...]:
+        """The leases of this task whose answers were lost since its last outcome."""
+        return self._setbacks.lost(task.id)
+
+    def lost(
+        self, task: Task, error: OutcomeUnknown, wait: int | None, *, longest: int, began: float = math.inf
+    ) -> NoReturn:
+        """Nobody knows how the run ended. `wait` None: PHP holds a lock which everybody who may lease the task asks
+        for, so it may be leased again soon. `began`: when the call did, by the clock of this process.
 
         A task that ends so each time is then asked for ever more seldom, up to `longest`.
         """
-        self._phorge.doubt(task.task_class, str(error))
+        self._phorge.doubt(task.task_class, str(error), began=began)
         times = self._setbacks.add(task.id, "answer lost")
+        self._setbacks.lose(task.id, task.lease_owner or "")
         short = self._lease_seconds
         seconds = grown(short, times, max(short, longest)) if wait is None else wait
         self._log.warning(
@@ -61,10 +70,12 @@ class CameBack:
         )
         raise Unknown(seconds) from None
 
-    def failed(self, task: Task, terms: Terms, error: ConduitError | Unreadable) -> NoReturn:
+    def failed(
+        self, task: Task, terms: Terms, error: ConduitError | Unreadable, *, began: float = math.inf
+    ) -> NoReturn:
         """Phorge answered, but not about the work; or it was not reached."""
         if not isinstance(error, CallFailed | Unreadable):  # turned away unread, by no fault of the task
-            self.not_run(task, "not reached" if isinstance(error, NotReached) else "turned away", error)
+            self.not_run(task, "not reached" if isinstance(error, NotReached) else "turned away", error, began=began)
         code = error.code if isinstance(error, CallFailed) else ""
         if code == "ERR-WORKER-CLASS":
             self._phorge.fine()
@@ -81,17 +92,21 @@ class CameBack:
             self.not_run(task, "another version", error)
         if code and not code.startswith("ERR-CONDUIT-"):
             self.odd(task, str(error))  # the method itself has said so, of this task
-        self._phorge.doubt(task.task_class, str(error))
+        self._phorge.doubt(task.task_class, str(error), began=began)
         self._setbacks.over(task.id)
         raise Retry(reason=str(error))
 
-    def busy(self, task: Task, retry: int | None, answer: Answer) -> NoReturn:
-        """PHP did not begin this run, because of another one of the same task."""
+    def busy(self, task: Task, retry: int | None, answer: Answer, *, hold: int | None = None) -> NoReturn:
+        """PHP did not begin this run, because of another one of the same task.
+
+        `hold`: seconds for which others must not get the row, who would not ask PHP whether it is busy.
+        """
         self._phorge.fine()
         usual = "an earlier run of this task goes on in PHP, which holds its lock"
         lockless = "PHP could not ask for the task's lock; its own log says why"  # the extension names a wait only then
         reason = answer.reason[:300] if answer.failure_reason else (usual if retry is None else lockless)
-        wait = self._lease_seconds if retry is None else min(max(retry, 1), LONGEST_BUSY_WAIT)
+        usual_wait = self._lease_seconds if hold is None else hold
+        wait = usual_wait if retry is None else min(max(retry, 1), LONGEST_BUSY_WAIT)
         times = self._setbacks.add(task.id, "busy")
         if times & (times - 1) == 0:  # the first, second, fourth … time
             self._log.warning(
@@ -117,9 +132,9 @@ class CameBack:
         self._setbacks.over(task.id)
         raise Retry(reason=reason)
 
-    def not_run(self, task: Task, kind: str, error: ConduitError | Unreadable) -> NoReturn:
+    def not_run(self, task: Task, kind: str, error: ConduitError | Unreadable, *, began: float = math.inf) -> NoReturn:
         """Nothing ran, and it is no failure. Should Phorge be well all the same, it is about this task or its class."""
-        self._phorge.doubt(task.task_class, str(error))
+        self._phorge.doubt(task.task_class, str(error), began=began)
         times = self._setbacks.add(task.id, kind)
         wait = grown(NOT_RUN_WAIT, times, LONGEST_NOT_RUN_WAIT)
         self._setbacks.say(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from conduit.client import ConduitClient
-from conduit.errors import ConduitError, OutcomeUnknown, ReplyTooLarge
+from conduit.errors import ConduitError, OutcomeUnknown, ReplyTooLarge, TimedOut
 from handlers.came_back import NOT_RUN_WAIT, CameBack
 from handlers.execution import (
     METHOD,
@@ -70,8 +70,9 @@ class Delegate:
 
     Nothing that did not run counts as a failure, and nothing that ran is run again for a mistake in the answer. A
     call whose answer was lost ends as Unknown: PHP may be running the task now, so it comes back after the lease of
-    its class, which is also as long as the row is held before the call. Where PHP locks the task while it runs, our
-    short lease will do, because a second call is told that it is busy.
+    its class, which is also as long as the row is held before the call. Our short lease will do where PHP locks the
+    task while it runs, so that a second call is told that it is busy, and nobody leases the row who would not call: a
+    native taskmaster would, which knows nothing of that lock.
     """
 
     def __init__(self, client: ConduitClient, phorge: Phorge, *, patterns: Sequence[str], lease_seconds: int) -> None:
@@ -127,9 +128,14 @@ class Delegate:
             if seconds is None:
                 context.worked(0)
                 return
-            if not terms.locks:
-                await _hold(context, seconds)
-            answer = await self._execute(context, terms, seconds, lease)
+            # a class's lease may differ from task to task, and where PHP locks them it is not asked for each
+            longest = max(seconds, CLASS_SECONDS) if terms.locks else seconds
+            if not terms.short:
+                await _hold(context, longest)
+            answer = await self._execute(context, terms, longest, lease)
+        if answer.result == "busy":
+            hold = None if terms.short else longest
+            self._came_back.busy(context.task, number(answer.retry), answer, hold=hold)
         self._end(context, terms, answer)
 
     async def _seconds_of(self, context: Context, terms: Terms, lease: _LeaseEnd) -> int | None:
@@ -144,12 +150,13 @@ class Delegate:
     async def _prepare(self, context: Context, terms: Terms, lease: _LeaseEnd) -> int | None:
         task = context.task
         asked = phase_call("prepare", task, lease.expires)
+        began = time.monotonic()
         try:
             answer = self._read(await self._client.call(METHOD, asked, seconds=PREPARE_SECONDS), terms)
         except OutcomeUnknown as error:  # but nothing is run in this phase
-            self._came_back.not_run(task, "lost before the run", error)
+            self._came_back.not_run(task, "lost before the run", error, began=began)
         except (ConduitError, Unreadable) as error:
-            self._came_back.failed(task, terms, error)
+            self._came_back.failed(task, terms, error, began=began)
         if answer.result == "skipped":
             self._came_back.fine(task)
             return None
@@ -171,10 +178,17 @@ class Delegate:
     async def _execute(self, context: Context, terms: Terms, seconds: int, lease: _LeaseEnd) -> Answer:
         task = context.task
         asked = phase_call("execute", task, lease.expires) if terms.version else plain_call(task)
+        if terms.keeps and (lost := self._came_back.lost_owners(task)):
+            asked["lostLeaseOwners"] = lost
+        began = time.monotonic()
         try:
             return self._read(await self._call(asked, seconds), terms)
         except OutcomeUnknown as error:
-            self._came_back.lost(task, error, seconds if not terms.locks else None, longest=seconds)
+            if isinstance(error, TimedOut):  # this task may take longer than the one for which the class was asked
+                self._prepared.pop(task.task_class, None)
+            # native taskmasters may have been switched on since the call began
+            wait = None if terms.short and self._phorge.alone else seconds
+            self._came_back.lost(task, error, wait, longest=seconds, began=began)
         except ReplyTooLarge as error:
             self._came_back.fine(task)
             raise PermanentFailure(f"it ran, but {error}") from None
@@ -182,7 +196,7 @@ class Delegate:
             if isinstance(error, Unreadable) and error.ran:
                 self._phorge.doubt()  # it is of another version now
                 raise PermanentFailure(f"it ran, but {error}") from None
-            self._came_back.failed(task, terms, error)
+            self._came_back.failed(task, terms, error, began=began)
 
     def _read(self, raw: Raw, terms: Terms) -> Answer:
         answer = read_answer(raw, terms)
@@ -204,8 +218,6 @@ class Delegate:
         if duration is not None:
             context.worked(duration)
         retry = number(answer.retry)
-        if answer.result == "busy":
-            self._came_back.busy(task, retry, answer)
         if answer.result not in _OUTCOMES:
             self._came_back.odd(task, f"{METHOD} gave a result that is not known here: {answer.result[:100]!r}")
         self._came_back.fine(task)

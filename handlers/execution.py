@@ -13,6 +13,10 @@ from queue_runtime.task import MAX_FOLLOWUPS, NewTask, Task
 
 METHOD = "worker.execute"
 VERSION = 1
+MAX_VERSION = 50
+
+LARGE = 2**20
+"""From so many bytes of follow-ups on it is looked how many there are before they are taken apart."""
 
 NO_CLASS = "ERR-NO-TASK-CLASS"
 """What a version that knows no phases says to PROBE."""
@@ -47,6 +51,17 @@ class Terms(NamedTuple):
     locks: bool = False
     """PHP holds a lock while a task runs and answers `busy` to a second call, as our own extension does"""
 
+    keeps: bool = False
+    """PHP keeps the answer of a run for a caller who has lost it, and says which of its leases that was"""
+
+    alone: bool = True
+    """nobody else leases these rows: a native taskmaster does not ask for that lock"""
+
+    @property
+    def short(self) -> bool:
+        """Whether the ordinary lease will do, because nobody starts a run a second time while the first goes on."""
+        return self.locks and self.alone
+
 
 class Answer(Struct, rename="camel"):
     """What PHP says of one task. Numbers may come as text, as PHP's often do."""
@@ -57,6 +72,7 @@ class Answer(Struct, rename="camel"):
     retry: object = None
     lease_duration: object = None
     task_lock: object = None
+    keeps_answers: object = None
     failure_reason: object = None
     followups: Raw = Raw(b"null")
     """read only when all else is"""
@@ -65,6 +81,14 @@ class Answer(Struct, rename="camel"):
     def reason(self) -> str:
         """Why it failed, for the error history."""
         return self.failure_reason if isinstance(self.failure_reason, str) and self.failure_reason else "no reason"
+
+
+class _Facts(Struct):
+    taskmasters: int | None = None
+
+
+class _Capabilities(Struct):
+    facts: _Facts | None = None
 
 
 class _Child(Struct, rename="camel"):
@@ -85,6 +109,16 @@ class _Options(Struct):
 
 _decode_answer = msgspec.json.Decoder(Answer).decode
 _decode_children = msgspec.json.Decoder(list[Raw] | dict[str, Raw] | None).decode
+_decode_few = msgspec.json.Decoder(
+    msgspec.defstruct(
+        "_Few",
+        [(f"n{n}", Raw, Raw(b"null")) for n in range(MAX_FOLLOWUPS)],
+        array_like=True,
+        forbid_unknown_fields=True,
+    )
+).decode
+"""Takes a list only while it is no longer than any that is stored."""
+
 _decode_child = msgspec.json.Decoder(_Child).decode
 _decode_options = msgspec.json.Decoder(_Options, strict=False).decode  # numbers may be text
 
@@ -113,15 +147,24 @@ def read_terms(raw: Raw) -> Terms:
     """What the answer to PROBE says. Raises Unreadable."""
     answer = _read(raw)
     if answer.result != "capabilities" or number(answer.execution_version) != VERSION:
-        raise Unreadable(f"{METHOD} speaks version {answer.execution_version!r}, and this needs {VERSION}")
-    return Terms(VERSION, locks=answer.task_lock is True)
+        raise Unreadable(f"{METHOD} speaks version {_shown(answer.execution_version)}, and this needs {VERSION}")
+    return Terms(VERSION, locks=answer.task_lock is True, keeps=answer.keeps_answers is True)
+
+
+def read_taskmasters(raw: Raw) -> int | None:
+    """How many taskmasters of its own Phorge is to run, as the answer to PROBE tells it; None where it does not."""
+    try:
+        facts = msgspec.json.decode(raw, type=_Capabilities).facts
+    except MALFORMED:
+        return None
+    return None if facts is None else facts.taskmasters
 
 
 def read_answer(raw: Raw, terms: Terms) -> Answer:
     """The answer about a task. Raises Unreadable."""
     answer = _read(raw)
     if terms.version and number(answer.execution_version) != terms.version:
-        version = str(answer.execution_version)[:100]
+        version = _shown(answer.execution_version)
         reason = f"{METHOD} answered in version {version}, and was asked in {terms.version}"
         raise Unreadable(reason, ran=answer.result == "success")
     return answer
@@ -140,13 +183,14 @@ def read_followups(answer: Answer) -> list[NewTask]:
     Raises Unreadable where they cannot be understood, InvalidRequest where they cannot be stored.
     """
     try:
-        children = _decode_children(answer.followups) or []
+        children = None if _are_legion(answer.followups) else _decode_children(answer.followups) or []
     except MALFORMED as error:
         raise Unreadable(f"its follow-ups are not understood: {error}") from None
     if isinstance(children, dict):  # PHP writes a list with gaps so
         children = list(children.values())
-    if len(children) > MAX_FOLLOWUPS:
-        raise InvalidRequest("followups", f"PHP staged {len(children)}, at most {MAX_FOLLOWUPS} are stored with a task")
+    if children is None or len(children) > MAX_FOLLOWUPS:
+        count = "far more" if children is None else str(len(children))
+        raise InvalidRequest("followups", f"PHP staged {count}, at most {MAX_FOLLOWUPS} are stored with a task")
     return [_child(raw) for raw in children]
 
 
@@ -168,8 +212,29 @@ def _child(raw: Raw) -> NewTask:
     )
 
 
+def _are_legion(followups: Raw) -> bool:
+    """Whether a long list has too many of them: to take millions apart would hold up the event loop for seconds."""
+    text = memoryview(followups)
+    if text.nbytes < LARGE or text[0] != ord("["):
+        return False
+    try:
+        _decode_few(followups)
+    except msgspec.ValidationError:
+        return True
+    return False
+
+
 def _is_empty(options: Raw) -> bool:
     return b"".join(bytes(options).split()) in {b"{}", b"[]", b"null"}
+
+
+def _shown(value: object) -> str:
+    """A version, for a sentence: it may be anything, of any length."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "of too many digits"
+    return (
+        str(value)[:MAX_VERSION] if isinstance(value, str | int | float | None) else f"of type {type(value).__name__}"
+    )
 
 
 def number(value: object) -> int | None:

@@ -16,6 +16,9 @@ REPEAT_AFTER = 300.0
 REPEAT_LOUD_AFTER = 3600.0
 """Seconds between two log lines about one class and one reason."""
 
+MAX_OWNERS = 8
+"""Of so many leases of a task it is remembered that the answer was lost."""
+
 FOLD = 120
 """Reasons that begin with the same characters are one: what follows may be different each time."""
 
@@ -32,6 +35,7 @@ class Setbacks:
         self.counts: Counter[str] = Counter()
         """all setbacks since the start, by kind"""
         self._tasks: dict[int, Counter[str]] = {}
+        self._lost: dict[int, tuple[str, ...]] = {}
         self._lines: dict[tuple[str, str, str], _Line] = {}
         self._log = structlog.get_logger().bind()
 
@@ -47,9 +51,21 @@ class Setbacks:
         times[kind] += 1
         return times[kind]
 
+    def lose(self, task_id: int, owner: str) -> None:
+        """Note that the answer to the call under this lease was lost."""
+        owners = self._lost.pop(task_id, ())
+        if len(self._lost) >= MAX_TASKS:
+            del self._lost[next(iter(self._lost))]
+        self._lost[task_id] = (*owners, owner)[-MAX_OWNERS:]
+
+    def lost(self, task_id: int) -> tuple[str, ...]:
+        """Leases of this task whose answers were lost since its last outcome."""
+        return self._lost.get(task_id, ())
+
     def over(self, task_id: int) -> None:
         """The task has an outcome."""
         self._tasks.pop(task_id, None)
+        self._lost.pop(task_id, None)
 
     def say(self, event: str, task: Task, reason: str, *, loud: bool = False, **facts: object) -> None:
         """Say it once for a class and a reason, and later again with how many were left out.

@@ -49,6 +49,7 @@ from queue_runtime.stats import WorkerStats
 from queue_runtime.store import Store, StoreOptions
 from queue_runtime.supervisor import Runtime, supervise
 from queue_runtime.sweep_loop import SweepLoop
+from queue_runtime.takeover import Phd
 from queue_runtime.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -329,6 +330,30 @@ def examine_phorge(config: Config, *, children_known: bool) -> list[Finding]:
     return anyio.run(ask)
 
 
+def look_at_phd(config: Config) -> Phd:
+    """What Phorge itself says of its taskmasters. The queue is in MySQL."""
+    from stores import mysql_doctor
+
+    async def ask() -> Phd:
+        alive = await mysql_doctor.taskmasters(_mysql_settings(config), options_of(config))
+        url = config.conduit_url
+        return Phd(alive, None if url is None else await _wanted_taskmasters(_asked(config, url)))
+
+    return anyio.run(ask)
+
+
+async def _wanted_taskmasters(asked: "Asked") -> int | None:
+    from conduit.errors import ConduitError
+    from handlers.execution import Unreadable, read_taskmasters
+    from handlers.phorge import ask
+
+    try:
+        _, answer = await ask(asked.client(asked.token))
+    except (OSError, ConduitError, Unreadable):
+        return None
+    return read_taskmasters(answer)
+
+
 def examine_files(config: Config, checkout: Checkout | None, pools: Sequence[Path]) -> Iterator[Finding]:
     """What the configuration of a Phorge on this machine says, and that of php-fpm."""
     from handlers import phorge_files
@@ -346,7 +371,6 @@ def examine_files(config: Config, checkout: Checkout | None, pools: Sequence[Pat
 def _asked(config: Config, url: str) -> "Asked":
     from handlers.phorge_doctor import Asked
 
-    shared = "mysql" in {config.store, config.record if config.store == "streams" else ""}
     return Asked(
         url=url,
         token=config.conduit_token,
@@ -354,8 +378,29 @@ def _asked(config: Config, url: str) -> "Asked":
         tls_ca=config.conduit_tls_ca,
         concurrency=config.conduit_concurrency,
         patterns=config.conduit_classes,
-        namespace=config.namespace if shared else None,
+        namespace=config.namespace if _in_phorges_tables(config) else None,
     )
+
+
+def _in_phorges_tables(config: Config) -> bool:
+    return "mysql" in {config.store, config.record if config.store == "streams" else ""}
+
+
+def natives_of(current: Current) -> Callable[[], Awaitable[bool]] | None:
+    """Says whether taskmasters of Phorge's own may be alive; None: the queue is in no table that they know."""
+
+    async def by_the_book() -> bool:
+        from stores import mysql_doctor
+
+        alive = await mysql_doctor.taskmasters(_mysql_settings(current.config), options_of(current.config))
+        return alive is None or bool(alive)
+
+    async def unseen() -> bool:
+        return False  # where the queue is, is the server's affair: what Phorge itself says must do
+
+    if _in_phorges_tables(current.config):
+        return by_the_book
+    return unseen if current.config.store == "remote" else None
 
 
 def options_of(config: Config) -> StoreOptions:
@@ -489,7 +534,9 @@ def build(
         on_started=say_where,
         grace_seconds=config.grace_seconds,
     )
-    runtime.reload = Reloader(current, read=read, prepare=Live(runtime, guard, registry).prepare).reload
+    ask_again = None if delegation is None else delegation.phorge.ask_again
+    live = Live(runtime, guard, registry, ask_again)
+    runtime.reload = Reloader(current, read=read, prepare=live.prepare).reload
     app = create_app(
         store=store,
         intake=intake,
@@ -524,7 +571,7 @@ def delegate_to_phorge(
         )
     except OSError as error:
         raise _bad_authorities(error) from error
-    phorge = Phorge(client, lifecycle, opened=ring)
+    phorge = Phorge(client, lifecycle, opened=ring, natives=natives_of(current))
     delegate = Delegate(client, phorge, patterns=config.conduit_classes, lease_seconds=config.lease_seconds)
     # PHP goes on whatever we do, so a run is waited for even when our lease is no longer sure
     registry.fallback(delegate, concurrency=config.conduit_concurrency, finish_unsure=True, gate=delegate)

@@ -181,7 +181,8 @@ class _Reader:
             text, origin = self._texts.get(setting.field, (setting.default_for(self._kept_in or ""), "default"))
             fields[setting.field] = self._value(setting, text, origin)
             if setting.store in {None, self._store, self._kept_in} or self._store in setting.also:
-                shown = "****" if setting.secret and text and origin != "default" else text
+                secret = setting.secret or (setting.field in self._faulty and not {"@", "?"}.isdisjoint(text))
+                shown = "****" if secret and text and origin != "default" else text
                 effective.append(Effective(setting.variable, shown, self._place(origin)))
         config = msgspec.convert(fields, Config)
         self._check_relations(config)
@@ -217,8 +218,8 @@ class _Reader:
         try:
             return setting.rule.read(text) if text else setting.unset
         except ValueError as error:
-            # an @ in an address may have a password before it
-            hidden = setting.secret or "@" in text or repr(text) in str(error)
+            # an @ in an address may have a password before it, and a ? a token after it
+            hidden = setting.secret or not {"@", "?"}.isdisjoint(text) or repr(text) in str(error)
             shown = "" if hidden else f" (it is {_cut(text)})"
             self._faulty.add(setting.field)
             self._problems.append(f"{origin} {error}{shown}")

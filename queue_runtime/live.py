@@ -1,5 +1,6 @@
 """Which part of a running process takes which setting. The table of those that can change is in reload.py."""
 
+from collections.abc import Callable
 from functools import partial
 
 from queue_runtime import logs
@@ -16,8 +17,15 @@ from queue_runtime.supervisor import Runtime
 class Live:
     """Checks a changed configuration with the parts that know about it, and hands it to them."""
 
-    def __init__(self, runtime: Runtime, guard: Guard, registry: Registry | None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        guard: Guard,
+        registry: Registry | None,
+        ask_phorge: Callable[[], None] | None = None,
+    ) -> None:
         self._runtime = runtime
+        self._ask_phorge = ask_phorge
         self._guard = guard
         self._registry = registry
 
@@ -39,6 +47,8 @@ class Live:
         self._guard.change(config.token)
         logs.adjust(config.log_level, config.secrets)
         runtime.grace_seconds = config.grace_seconds
+        if self._ask_phorge is not None:
+            self._ask_phorge()  # by the token that is now in force
         if runtime.sweep_loop is not None:
             runtime.sweep_loop.sweep_seconds = config.sweep_seconds
         if self._registry is not None and runtime.lease_loop is not None:

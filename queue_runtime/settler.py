@@ -13,7 +13,7 @@ from queue_runtime.errors import StoreFull, StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.settle_part import Done, Part, brings_tasks
 from queue_runtime.store import Store
-from queue_runtime.task import Failure, Retry, Settled, Settlement, Verdict
+from queue_runtime.task import Complete, Fail, Failure, Outcome, Retry, Settled, Settlement, Verdict
 from queue_runtime.unsettled import Asks, Unsettled
 
 BUSY_PAUSE = 0.05
@@ -342,15 +342,11 @@ class Settler:
     async def _replace(self, part: Part, error: Exception) -> None:
         """The store will not have this outcome (a follow-up it cannot hold, say): a failure takes its place.
 
-        If that is refused too, it is no fault of the outcome, and the process ends with the error.
+        What ran to its end is not run again for that. If the failure is refused too, it is no fault of the outcome, and
+        the process ends with the error.
         """
         self._log.error("outcome refused by the store", task_id=part.task_id, reason=repr(error))
-        failure = Failure(f"the outcome could not be stored: {type(error).__name__}: {error}")
-        outcome = part.settlements[0].outcome
-        plain = Retry(failure=failure)
-        if isinstance(outcome, Retry):
-            plain = Retry(outcome.wait, failure, outcome.max_attempts)
-        part.end_otherwise(plain)
+        part.end_otherwise(_in_place_of(part.settlements[0].outcome, f"{type(error).__name__}: {error}"))
         match await self._send([part]):
             case None:
                 pass
@@ -387,6 +383,20 @@ class Settler:
         if self._round_over is not None:
             self._round_over.set()
             self._round_over = None
+
+
+def _in_place_of(outcome: Outcome, reason: str) -> Outcome:
+    """The failure that says that the store refused this outcome."""
+    refused = f"the outcome could not be stored: {reason}"
+    match outcome:
+        case Complete(duration_us):
+            return Fail(Failure(f"it ran, but {refused}", duration_us=duration_us))
+        case Fail(failure):
+            return Fail(Failure(f"it failed for good, but {refused}", duration_us=failure.duration_us))
+        case Retry(wait, _, max_attempts):
+            return Retry(wait, Failure(refused), max_attempts)
+        case _:
+            return Retry(failure=Failure(refused))
 
 
 def _copy_of(error: StoreUnavailable) -> StoreUnavailable:

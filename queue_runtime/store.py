@@ -17,6 +17,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from queue_runtime.errors import StoreUnavailable
 from queue_runtime.task import (
     DEFAULT_QUEUE,
     ArchivedTask,
@@ -91,6 +92,30 @@ class Dispatching(Protocol):
 
     @property
     def dispatch(self) -> DispatchState: ...
+
+
+class Place(Struct, frozen=True):
+    """Which store it is, for comparing what two processes work on."""
+
+    kind: str
+    """that of the record, where a dispatch is in front of it; of the server's own, where it is a remote one"""
+
+    identity: object = None
+    """a digest that the same database has for everybody; None: it has no name of its own"""
+
+    def may_be(self, other: "Place") -> bool:
+        """Whether both can be the same one, as far as anybody knows."""
+        unknown = self.identity is None or other.identity is None
+        return self.kind == other.kind and (unknown or self.identity == other.identity)
+
+
+async def place_of(store: "Store") -> Place | None:
+    """Which store this is; None where it does not say just now."""
+    try:
+        facts = await store.operations()
+    except StoreUnavailable:
+        return None
+    return Place(str(facts.get("record", facts["backend"])), facts.get("physicalDatabaseIdentity"))
 
 
 @runtime_checkable

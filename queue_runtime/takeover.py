@@ -142,6 +142,21 @@ def _is_trial(row: ArchivedTask) -> bool:
     return row.task_class == CANARY or row.container_phid == MARK
 
 
+class Phd(Struct, frozen=True):
+    """What Phorge itself says of its taskmasters, who leave no trace in the rows while they have nothing to do."""
+
+    alive: tuple[str, ...] | None = None
+    """hosts of those that live, by its book of daemons; None: it cannot be read"""
+
+    wanted: int | None = None
+    """phd.taskmasters; None: nobody says"""
+
+    @property
+    def natives(self) -> bool:
+        """Whether some live, or will after the next start of phd."""
+        return bool(self.alive or self.wanted)
+
+
 # ---- who would run what waits
 
 
@@ -215,8 +230,14 @@ def some(names: Iterator[str] | Sequence[str]) -> str:
 # ---- findings
 
 
-def describe(activity: Activity, waiting: Waiting, here: Collection[str]) -> Iterator[Finding]:
+def describe(activity: Activity, waiting: Waiting, here: Collection[str], phd: Phd) -> Iterator[Finding]:
     """Who leased, executed and archived. `here`: the classes that have a handler in this runtime."""
+    if phd.alive is None:
+        yield note(
+            "phd",
+            "Phorge's book of daemons cannot be read (SELECT on the table daemon_log of its daemon database), so native"
+            " taskmasters that have nothing to do are not seen",
+        )
     classes = waiting.classes
     named = f": {some(f'{count} of {name}' for name, count in classes.most_common())}" if classes else ""
     yield note("waiting", f"{classes.total()} tasks wait for somebody{named}")
@@ -252,10 +273,22 @@ def acting(activity: Activity) -> Iterator[str]:
         )
 
 
-def verdict(activity: Activity, waiting: Waiting, workers: Sequence[Worker]) -> Iterator[Finding]:
+def idle(phd: Phd) -> Iterator[str]:
+    """One sentence for each sign of native taskmasters that may act at any time."""
+    if phd.alive:
+        yield (
+            f"native taskmasters are alive on {', '.join(phd.alive)} by Phorge's book of daemons, and may take tasks at"
+            " any time"
+        )
+    if phd.wanted:
+        yield f"phd.taskmasters is {phd.wanted}, so native taskmasters run, or will after the next start of phd"
+
+
+def verdict(activity: Activity, waiting: Waiting, workers: Sequence[Worker], phd: Phd) -> Iterator[Finding]:
     """Whether it is done; else everything that is missing."""
     missing = [
         *acting(activity),
+        *idle(phd),
         *(one.trouble for one in workers if one.trouble is not None),
         *unserved(waiting, workers),
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import IntEnum
+from shlex import quote
 
 from msgspec import Struct
 
@@ -47,7 +48,7 @@ queue-runtime selftest                         (three tasks that nobody else tak
         "Phorge runs its classes for this runtime. Native taskmasters go on meanwhile.",
         """\
 queue-runtime phorge install {phorge}          (not for the fork, which has the method)
-{phorge}/bin/config set queue-runtime.token TOKEN
+printf %s TOKEN | {phorge}/bin/config set --stdin queue-runtime.token
 systemctl reload 'php*-fpm'
 queue-runtime doctor --conduit                 (on Phorge's own machine with --phorge {phorge} too)
 queue-runtime serve                            (without SHADOW; with CONDUIT_URL, CONDUIT_TOKEN, and CONDUIT_HOST)
@@ -83,8 +84,9 @@ queue-runtime takeover status
 
 BACK = """\
 {phorge}/bin/config delete gorge.taskqueue.uri (the fork only)
-stop `queue-runtime serve` by SIGTERM: it gives back what it holds
 {phorge}/bin/config set phd.taskmasters NUMBER
+wait two minutes: from then on a run in PHP keeps its row for as long as it may take, also when its caller is gone
+stop `queue-runtime serve` by SIGTERM: it gives back what it holds
 {phorge}/bin/phd stop
 {phorge}/bin/phd start --keep-leases
 queue-runtime phorge remove {phorge}           (last: what Phorge still runs for it ends first)
@@ -99,14 +101,14 @@ def plan(phorge: str) -> str:
     return "\n".join(parts)
 
 
-def commands_of(step: Step, phorge: str) -> str:
-    """The commands of one step, and those that take it back."""
-    stage = STAGES[step]
-    return (
-        f"next is step {step}: {stage.title}\n{_indented(stage.commands, phorge)}"
-        f"the way back:\n{_indented(BACK, phorge)}"
-    )
+def commands_of(*steps: Step, phorge: str) -> str:
+    """The commands of the next steps, and those that take them back."""
+    parts = [
+        f"{word} step {step}: {STAGES[step].title}\n{_indented(STAGES[step].commands, phorge)}"
+        for word, step in zip(["next is", *["after it"] * len(steps)], steps, strict=False)
+    ]
+    return "".join(parts) + f"the way back:\n{_indented(BACK, phorge)}"
 
 
 def _indented(commands: str, phorge: str) -> str:
-    return "".join(f"     {line}\n" for line in commands.format(phorge=phorge).splitlines())
+    return "".join(f"     {line}\n" for line in commands.format(phorge=quote(phorge)).splitlines())

@@ -335,8 +335,29 @@ def _phd(daemons: Sequence[tuple[str, str]]) -> list[Finding]:
     ]
 
 
+async def taskmasters(settings: MysqlSettings, options: StoreOptions) -> tuple[str, ...] | None:
+    """Hosts whose native taskmasters Phorge's book of daemons has as alive; None where it cannot be read."""
+    try:
+        connection = await connect(settings)
+    except ServerError:
+        return None
+    try:
+        await connection.run(mysql_server.SESSION)
+        book = await _book(Patient(connection, settings, options))
+    except ServerError:
+        return None
+    finally:
+        await connection.close()
+    return None if book is None else tuple(dict.fromkeys(host for name, host in book if name == TASKMASTER))
+
+
 async def _daemons(patient: Patient) -> list[tuple[str, str]]:
     """Class and host of Phorge's daemons that are alive; none where this account may not look."""
+    return await _book(patient) or []
+
+
+async def _book(patient: Patient) -> list[tuple[str, str]] | None:
+    """The same, and None where this account may not look."""
     table = f"`{patient.settings.namespace}_daemon`.daemon_log"
     text = load_statements("mysql_doctor", {"table": table, "column": ""})["daemons"]
     try:
@@ -344,7 +365,7 @@ async def _daemons(patient: Patient) -> list[tuple[str, str]]:
     except ServerError as error:
         if error.connection_lost:
             raise
-        return []
+        return None
 
 
 def _hosts(hosts: Iterable[str]) -> str:

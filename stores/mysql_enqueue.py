@@ -1,6 +1,9 @@
-"""Enqueueing on MySQL: ids as one block beforehand, then payloads and rows in one transaction of two trips."""
+"""Enqueueing on MySQL: ids as one block beforehand, then payloads and rows in one transaction of two trips.
 
-from collections.abc import Sequence
+Payloads that one statement cannot hold (max_allowed_packet) go in several, and the transaction has more trips then.
+"""
+
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -15,6 +18,9 @@ from stores.mysql_text import Sql, literal, row_literal
 
 _EXTRAS = {"queue": "a queue", "idempotency_key": "an idempotency key", "max_attempts": "a maximum of attempts"}
 _TRIES = 3
+
+TRIP_ROOM = 1024
+"""Bytes of a trip for what stands beside the rows of an INSERT."""
 
 Prioritised = Sequence[tuple[NewTask, int]]
 """Tasks, each with the priority it gets when it names none."""
@@ -156,16 +162,34 @@ async def insert(session: Session, tasks: Prioritised, known: dict[str, Task], f
             fresh.append(new)
     if not fresh:
         return Insertion([known[new.idempotency_key or ""] for new, _ in tasks], [], [])
-    payloads = Sql(",".join([f"({literal(new.data)})" for new in fresh]))
-    # how far apart their ids are: asked in the same trip, because the server's setting may change at any time
-    step = ["SELECT @@auto_increment_increment"] if len(fresh) > 1 else []
-    send = session.trip if session.in_transaction else session.begin
-    answer, *steps = await send(session.fill("insert_payloads", rows=payloads), *step)
-    return _build(session, tasks, known, first_id, answer.insert_id, int(steps[0].rows[0][0]) if steps else 1, now)
+    data_ids: list[int] = []
+    for rows in _fitting([f"({literal(new.data)})" for new in fresh], session.server.packet - TRIP_ROOM):
+        send = session.trip if session.in_transaction else session.begin
+        # how far apart their ids are: asked in the same trip, because the server's setting may change at any time
+        step = ["SELECT @@auto_increment_increment"] if len(rows) > 1 else []
+        answer, *steps = await send(session.fill("insert_payloads", rows=Sql(",".join(rows))), *step)
+        apart = int(steps[0].rows[0][0]) if steps else 1
+        data_ids += range(answer.insert_id, answer.insert_id + len(rows) * apart, apart)
+    return _build(session, tasks, known, first_id, data_ids, now)
+
+
+def _fitting(rows: Sequence[str], room: int) -> Iterator[Sequence[str]]:
+    """The rows in their order, in runs that fit into so many bytes; one that does not fit by itself stands alone."""
+    if sum(map(len, rows)) * 4 + len(rows) <= room:
+        yield rows
+        return
+    begin = size = 0
+    for place, row in enumerate(rows):
+        more = len(row) + 1 if row.isascii() else len(row.encode(errors="surrogatepass")) + 1
+        if place > begin and size + more > room:
+            yield rows[begin:place]
+            begin, size = place, 0
+        size += more
+    yield rows[begin:]
 
 
 def _build(  # noqa: PLR0917  one caller, just above
-    session: Session, tasks: Prioritised, known: dict[str, Task], next_id: int, data_id: int, step: int, now: int
+    session: Session, tasks: Prioritised, known: dict[str, Task], next_id: int, data_ids: Sequence[int], now: int
 ) -> Insertion:
     queue_for = session.options.routes.queue_for
     answers: list[Task] = []
@@ -173,6 +197,7 @@ def _build(  # noqa: PLR0917  one caller, just above
     extras: list[str] = []
     keys: list[str] = []
     answered = dict(known)
+    payloads = iter(data_ids)
     for new, default_priority in tasks:
         key = new.idempotency_key
         if key is not None and (answer := answered.get(key)) is not None:
@@ -181,7 +206,7 @@ def _build(  # noqa: PLR0917  one caller, just above
         answer = Task(
             id=next_id,
             task_class=new.task_class,
-            data_id=data_id,
+            data_id=next(payloads),
             priority=default_priority if new.priority is None else new.priority,
             date_created=now,
             date_modified=now,
@@ -202,7 +227,6 @@ def _build(  # noqa: PLR0917  one caller, just above
             answered[key] = answer
             keys.append(row_literal((raw_key, next_id, now, answer_text(answer))))
         next_id += 1
-        data_id += step
     statements = [session.fill("insert_tasks", rows=Sql(",".join([active_literal(task) for task in fresh])))]
     if extras:
         statements.append(session.fill("insert_extras", rows=Sql(",".join(extras))))

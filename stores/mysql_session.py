@@ -72,7 +72,7 @@ class Session:
     async def trip(self, *statements: str) -> list[Answer]:
         """Send statements in one trip; the answer of each."""
         sql = ";".join(statements)
-        if len(sql) * 3 > self.server.packet and len(sql.encode(errors="surrogatepass")) >= self.server.packet:
+        if len(sql) * 4 > self.server.packet and len(sql.encode(errors="surrogatepass")) >= self.server.packet:
             raise InvalidRequest("data", f"the server takes at most {self.server.packet} bytes (max_allowed_packet)")
         return await self._connection.run(sql)
 

@@ -92,10 +92,17 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
   const LOCK_TROUBLE_WAIT = 15;
   const BUSY_WAIT = 60;
 
+  // From so many seconds on the answer of a run is kept, for two days: a row
+  // whose answer was lost may wait for the lease of its class, which is a day.
+  const KEEP_FROM = 1;
+  const KEEP_FOR = 172800;
+
   private static $declaredCount = 0;
   private static $hasRival = false;
 
   private $isRunning = false;
+  private $level = 0;
+  private $leftOver = 0;
 
 
 /* -(  What Conduit asks  )-------------------------------------------------- */
@@ -159,6 +166,7 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
       'priority' => 'optional int',
       'leaseOwner' => 'optional string',
       'leaseExpires' => 'optional int',
+      'lostLeaseOwners' => 'optional list<string>',
     );
   }
 
@@ -197,6 +205,7 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
       case 'capabilities':
         $result = array(
           'result' => 'capabilities',
+          'keepsAnswers' => true,
           'facts' => $this->readFacts($token_source),
         );
         break;
@@ -204,7 +213,9 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
         $result = $this->prepare($this->newTask($params));
         break;
       case 'execute':
-        $result = $this->executeLocked($this->newTask($params), true);
+        $task = $this->newTask($params);
+        $lost = (array)idx($params, 'lostLeaseOwners', array());
+        $result = $this->executeLocked($task, true, $lost);
         break;
       default:
         throw new ConduitException('ERR-WORKER-CONTEXT');
@@ -228,7 +239,7 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
       'leaseOwner' => 'worker.execute',
       'leaseExpires' => time() + 7200,
     );
-    $result = $this->executeLocked($this->newTask($params), false);
+    $result = $this->executeLocked($this->newTask($params), false, array());
     if ($result['result'] === 'busy') {
       return array('result' => 'yield', 'retry' => self::BUSY_WAIT);
     }
@@ -380,9 +391,14 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
 
   /**
    * Run it, unless another call runs it just now: the caller of that one may
-   * have gone, and its lease be over, while PHP is still at work.
+   * have gone, and its lease be over, while PHP is still at work. Or it has
+   * run, and that was the answer which the caller says it did not get.
    */
-  private function executeLocked(PhabricatorWorkerActiveTask $task, $export) {
+  private function executeLocked(
+    PhabricatorWorkerActiveTask $task,
+    $export,
+    array $lost) {
+
     $lock = PhabricatorGlobalLock::newLock(
       'queue-runtime.task.'.$task->getID());
     try {
@@ -394,18 +410,25 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
       return array('result' => 'busy', 'retry' => self::LOCK_TROUBLE_WAIT);
     }
 
-    // Whatever the worker prints would spoil the reply.
-    $level = ob_get_level();
-    ob_start(array($this, 'dropOutput'));
+    // Whatever the worker prints would spoil the reply. It is dropped by the
+    // page, so that none of it stays in memory.
+    $this->level = ob_get_level();
+    ob_start(array($this, 'dropOutput'), 4096);
     $this->isRunning = true;
     register_shutdown_function(array($this, 'didShutdown'));
     try {
-      return $this->executeTask($task, $export);
-    } finally {
-      $this->isRunning = false;
-      while (ob_get_level() > $level) {
-        ob_end_clean();
+      $kept = $this->takeKeptAnswer($task, $lost);
+      if ($kept !== null) {
+        return $kept;
       }
+      $start = microtime(true);
+      $result = $this->executeTask($task, $export);
+      if ($export && microtime(true) - $start >= self::KEEP_FROM) {
+        $this->keepAnswer($task, $result);
+      }
+      return $result;
+    } finally {
+      $this->endOutput($this->level);
       try {
         $lock->unlock();
       } catch (Throwable $ex) {
@@ -415,7 +438,78 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
   }
 
   public function dropOutput($output) {
-    return '';
+    if ($this->isRunning) {
+      return '';
+    }
+    $cut = min($this->leftOver, strlen($output));
+    $this->leftOver -= $cut;
+    return (string)substr($output, $cut);
+  }
+
+  /**
+   * The run is over: what comes now is the reply. A worker may have left a
+   * buffer that cannot be ended, and ours below it stays then too: it passes
+   * the reply on, without what they hold.
+   */
+  private function endOutput($level) {
+    while (ob_get_level() > $level) {
+      if (!@ob_end_clean()) {
+        break;
+      }
+    }
+    $this->isRunning = false;
+    $this->leftOver = 0;
+    foreach (array_slice(ob_get_status(true), $this->level) as $buffer) {
+      $this->leftOver += $buffer['buffer_used'];
+    }
+  }
+
+  /**
+   * The answer of the newest run, where the caller has lost just this one. Any
+   * other is of no use any more, because the task is run now.
+   */
+  private function takeKeptAnswer(
+    PhabricatorWorkerActiveTask $task,
+    array $lost) {
+
+    try {
+      $cache = new PhabricatorKeyValueDatabaseCache();
+      $key = $this->newAnswerKey($task);
+      $row = idx($cache->getKeys(array($key)), $key);
+      if ($row === null) {
+        return null;
+      }
+      $kept = json_decode($row, true);
+      if (in_array($kept['leaseOwner'], $lost, true)) {
+        return $kept['answer'];
+      }
+      $cache->deleteKeys(array($key));
+    } catch (Throwable $ex) {
+      phlog($ex); // without it the task is run, as if nothing had been kept
+    }
+    return null;
+  }
+
+  private function keepAnswer(
+    PhabricatorWorkerActiveTask $task,
+    array $answer) {
+
+    try {
+      $cache = new PhabricatorKeyValueDatabaseCache();
+      $text = phutil_json_encode(
+        array(
+          'leaseOwner' => $task->getLeaseOwner(),
+          'answer' => $answer,
+        ));
+      $key = $this->newAnswerKey($task);
+      $cache->setKeys(array($key => $text), self::KEEP_FOR);
+    } catch (Throwable $ex) {
+      phlog($ex);
+    }
+  }
+
+  private function newAnswerKey(PhabricatorWorkerActiveTask $task) {
+    return 'queue-runtime.answer.'.$task->getID();
   }
 
   /**
@@ -430,9 +524,7 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
         ($error !== null && ($error['type'] & $fatal))) {
       return;
     }
-    while (ob_get_level()) {
-      ob_end_clean();
-    }
+    $this->endOutput(0);
     header('Content-Type: application/json');
     echo json_encode(
       array(
@@ -517,12 +609,14 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
         'taskClass' => $class,
         'data' => phutil_json_encode($data),
         'options' => array(
-          'priority' => coalesce(
-            $options['priority'],
-            PhabricatorWorker::PRIORITY_DEFAULT),
-          'objectPHID' => idx($options, 'objectPHID'),
-          'containerPHID' => idx($options, 'containerPHID'),
-          'delayUntil' => idx($options, 'delayUntil'),
+          'priority' => $this->newNumber(
+            coalesce(
+              $options['priority'],
+              PhabricatorWorker::PRIORITY_DEFAULT)),
+          'objectPHID' => $this->newText(idx($options, 'objectPHID')),
+          'containerPHID' => $this->newText(idx($options, 'containerPHID')),
+          'delayUntil' => $this->newNumber(
+            idx($options, 'delayUntil') ?: null),
         ),
       );
     }
@@ -530,6 +624,20 @@ final class QueueRuntimeExecuteConduitAPIMethod extends ConduitAPIMethod {
     phutil_json_encode($followups);
 
     return array('followups' => $followups);
+  }
+
+  private function newText($value) {
+    return is_scalar($value) ? (((string)$value) ?: null) : $value;
+  }
+
+  /**
+   * The whole number that the database would make of it.
+   */
+  private function newNumber($value) {
+    if (is_bool($value)) {
+      return (int)$value;
+    }
+    return is_numeric($value) ? (int)round($value) : $value;
   }
 
 

@@ -11,6 +11,9 @@ from queue_runtime.cli.environment import fail
 
 WILDCARDS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
+LONGEST = 256 * 2**20
+"""Bytes of an answer. Ours are shorter, and what else is there need not have an end."""
+
 
 class _UnixConnection(http.client.HTTPConnection):
     """A connection to a server that listens on a Unix socket."""
@@ -36,7 +39,10 @@ def ask(
     try:
         connection.request(method, prefix + path, body, headers)
         answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
+        text = answer.read(LONGEST + 1)
+        if len(text) > LONGEST:
+            raise OSError(f"an answer of more than {LONGEST} bytes")
+        return answer.status, text.decode(errors="replace")
     except http.client.HTTPException as error:
         raise OSError(f"no HTTP answer: {type(error).__name__}") from error
     finally:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -32,7 +33,7 @@ def install(folder: Path) -> None:
     Nothing is changed where that would harm: a syntax that this PHP does not take, or another file that answers
     worker.execute, as the fork's own does. May be run again at any time. Exit code 0: it is there. 1: it is not.
     """
-    from conduit.phorge.checkout import EXTENSION, State, classes_of, shipped
+    from conduit.phorge.checkout import EXTENSION, TOKEN_KEY, State, classes_of, shipped
     from conduit.phorge.errors import RefusedError
 
     try:
@@ -52,7 +53,9 @@ def install(folder: Path) -> None:
     click.echo("What remains:")
     if not checkout.token_is_set():
         click.echo(
-            f"  {folder}/bin/config set queue-runtime.token TOKEN   (the one of QUEUE_RUNTIME_CONDUIT_TOKEN here)"
+            # no argument of a command, which every account of the machine may read
+            f"  printf %s TOKEN | {quote(str(folder))}/bin/config set --stdin {TOKEN_KEY}"
+            "   (the one of QUEUE_RUNTIME_CONDUIT_TOKEN here)"
         )
         click.echo(
             "      or env[QUEUE_RUNTIME_CONDUIT_TOKEN] = TOKEN in php-fpm's pool: the other file is readable by all"
@@ -95,7 +98,7 @@ def remove(folder: Path) -> None:
     click.echo("What remains:")
     if checkout.token_is_set():
         # afterwards Phorge does not know the option, and says so
-        click.echo(f"  take {TOKEN_KEY!r} out of {folder}/conf/local/local.json")
+        click.echo(f"  {quote(str(folder))}/bin/config delete {TOKEN_KEY}")
     click.echo(f"  {RELOAD}")
 
 
@@ -135,7 +138,8 @@ def stubs(folder: Path, classes: tuple[str, ...]) -> None:
     click.echo(f"{checkout.extensions / STUBS} has {len(set(classes))} classes; {checked}")
     click.echo("What remains:")
     click.echo(f"  {RELOAD}")
-    click.echo(f"  {folder}/bin/phd stop && {folder}/bin/phd start --keep-leases   (where native taskmasters run)")
+    phd = f"{quote(str(folder))}/bin/phd"
+    click.echo(f"  {phd} stop && {phd} start --keep-leases   (where native taskmasters run)")
 
 
 def _checkout(folder: Path) -> "Checkout":

@@ -11,7 +11,7 @@ from queue_runtime.cli.findings import show
 if TYPE_CHECKING:
     from queue_runtime.config import Config
     from queue_runtime.findings import Finding
-    from queue_runtime.store import Store
+    from queue_runtime.store import Place, Store
     from queue_runtime.takeover import Activity, Waiting, Worker
 
 Answer = TypeVar("Answer")
@@ -59,16 +59,19 @@ def status(minutes: int, allowed: tuple[str, ...], addresses: tuple[str, ...]) -
     Exit code 0: tasks were ended by workers of this runtime, nobody else has acted, every worker is ready, and each
     task that waits has one that leases it. 1: not so.
     """
+    from queue_runtime import compose
     from queue_runtime.cli.there import look_there
     from queue_runtime.takeover import describe, verdict
 
     config = _config()
     quiet_logs(config)
-    workers = [look_there(one) for one in addresses] or [look_there(config.listen[0], config.queues)]
+    here = _place(config)
+    workers = [look_there(one, here) for one in addresses or config.listen[:1]]
     activity, waiting = _look(config, minutes, allowed)
-    show(_enqueued(config, workers))
-    show(describe(activity, waiting, _here(config)))
-    show(verdict(activity, waiting, workers))
+    phd = compose.look_at_phd(config)
+    show([_enqueued(_enqueues(workers), workers)])
+    show(describe(activity, waiting, _here(config), phd))
+    show(verdict(activity, waiting, workers, phd))
 
 
 @takeover.command()
@@ -85,6 +88,7 @@ def check(task_class: str | None, seconds: float, minutes: int, allowed: tuple[s
     The canary is run by the worker that answers at LISTEN, or by this command where none does. With CONDUIT_URL it is
     a task that PHP runs. Exit code 0: the step that the last lines name can be taken. 1: that step is not passed yet.
     """
+    from queue_runtime import compose
     from queue_runtime.cli import takeover_check as walk
     from queue_runtime.cli.heard import Heard
     from queue_runtime.cli.there import look_there
@@ -104,7 +108,7 @@ def check(task_class: str | None, seconds: float, minutes: int, allowed: tuple[s
         found = _with_store(config, walk.selftest)
         broken = any(one.level is Level.FAULT for one in found)
         walk.show_step(found, Step.STORE, phorge, stop=broken)
-        worker = look_there(config.listen[0], config.queues)
+        worker = look_there(config.listen[0], _place(config))
         wish = walk.Wish(task_class, seconds)
         proof = _with_store(config, lambda store: walk.prove(config, store, worker, wish, heard))
     except ConfigError as error:
@@ -113,27 +117,33 @@ def check(task_class: str | None, seconds: float, minutes: int, allowed: tuple[s
         fail(f"the store cannot be used: {error}")
     walk.show_step(proof.found, Step.CONDUIT, phorge, stop=proof.failed)
     activity, waiting = _look(config, minutes, allowed)
-    show(_enqueued(config, [worker]))
-    show(describe(activity, waiting, here))
-    walk.say_the_rest(activity, waiting, worker, proof, phorge)
+    phd = compose.look_at_phd(config)
+    enqueues = _enqueues([worker])
+    show([_enqueued(enqueues, [worker])])
+    show(describe(activity, waiting, here, phd))
+    walk.say_the_rest(walk.Seen(activity, waiting, phd, enqueues.get(worker.address)), worker, proof, phorge)
 
 
-def _enqueued(config: "Config", workers: "list[Worker]") -> "list[Finding]":
-    """Who enqueued, as far as anybody knows: rows do not say it, and each process counts its own."""
+def _enqueues(workers: "list[Worker]") -> dict[str, int]:
+    """How many requests to enqueue came over HTTP to those that can say it: each process counts its own."""
     from queue_runtime.cli.there import enqueues_there
+
+    counts = {one.address: enqueues_there(one) for one in workers}
+    return {address: count for address, count in counts.items() if count is not None}
+
+
+def _enqueued(enqueues: dict[str, int], workers: "list[Worker]") -> "Finding":
+    """Who enqueued, as far as anybody knows: rows do not say it."""
     from queue_runtime.findings import note
 
-    counts = {one.address: enqueues_there(one, config.token) for one in workers}
-    known = {address: count for address, count in counts.items() if count is not None}
-    if not known:
-        return [note("enqueued", f"nobody can say at {', '.join(counts)}, and rows do not say who enqueued them")]
-    return [
-        note(
-            "enqueued",
-            f"{sum(known.values())} requests to enqueue came over HTTP to {', '.join(known)} since it started; what PHP"
-            " enqueues by itself leaves no name in the rows",
-        )
-    ]
+    if not enqueues:
+        asked = ", ".join(one.address for one in workers)
+        return note("enqueued", f"nobody can say at {asked}, and rows do not say who enqueued them")
+    return note(
+        "enqueued",
+        f"{sum(enqueues.values())} requests to enqueue came over HTTP to {', '.join(enqueues)} since it started; what"
+        " PHP enqueues by itself leaves no name in the rows",
+    )
 
 
 def _here(config: "Config") -> frozenset[str]:
@@ -167,6 +177,19 @@ def _look(config: "Config", minutes: int, allowed: tuple[str, ...]) -> "tuple[Ac
 
     try:
         return _with_store(replace(config, shadow=True), read)
+    except (StoreUnavailable, StoreUnusable) as error:
+        fail(f"the store cannot be used: {error}")
+
+
+def _place(config: "Config") -> "Place | None":
+    """Which store these settings name, by its own word."""
+    from msgspec.structs import replace
+
+    from queue_runtime.errors import StoreUnavailable, StoreUnusable
+    from queue_runtime.store import place_of
+
+    try:
+        return _with_store(replace(config, shadow=True), place_of)
     except (StoreUnavailable, StoreUnusable) as error:
         fail(f"the store cannot be used: {error}")
 

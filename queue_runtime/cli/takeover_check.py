@@ -14,7 +14,7 @@ from queue_runtime.findings import Finding, Level, fault, note, ok
 from queue_runtime.handler_spec import ANY_CLASS
 from queue_runtime.selftest import CANARY, run_selftest
 from queue_runtime.store import Store
-from queue_runtime.takeover import Activity, Waiting, Worker
+from queue_runtime.takeover import Activity, Phd, Waiting, Worker
 from queue_runtime.takeover_plan import Step, commands_of
 from queue_runtime.task import Sentinel
 
@@ -46,6 +46,9 @@ class Proof(Struct):
     by_phorge: bool = False
     """PHP has run one"""
 
+    fork: bool = False
+    """Phorge has a method of its own, and so the means to enqueue over HTTP"""
+
     @property
     def failed(self) -> bool:
         return any(one.level in {Level.WARNING, Level.FAULT} for one in self.found)
@@ -57,7 +60,7 @@ def show_step(found: list[Finding], step: Step, phorge: str, *, stop: bool) -> N
         show(found)
     finally:
         if stop:
-            click.echo(commands_of(step, phorge), nl=False)
+            click.echo(commands_of(step, phorge=phorge), nl=False)
     if stop:
         raise SystemExit(EXIT_FAILED)
 
@@ -92,6 +95,7 @@ async def prove(config: Config, store: Store, worker: Worker, wish: Wish, heard:
             )
             return proof
         extension = terms.locks
+        proof.fork = not extension
         method = "queue-runtime's extension" if extension else "a method of its own, as the fork has"
         proof.found.append(
             ok("conduit", f"Phorge at {config.conduit_url} runs tasks by {method}, version {terms.version}")
@@ -179,15 +183,27 @@ class _Walk:
             self._proof.found.append(note("canary", _BOTH_SIDES))
 
 
-def say_the_rest(activity: Activity, waiting: Waiting, worker: Worker, proof: Proof, phorge: str) -> None:
+class Seen(Struct, frozen=True):
+    """Who works on the queue, as far as rows, Phorge and the process that answers say."""
+
+    activity: Activity
+    waiting: Waiting
+    phd: Phd
+    enqueued: int | None
+    """requests to enqueue that came over HTTP; None: nobody can say"""
+
+
+def say_the_rest(seen: Seen, worker: Worker, proof: Proof, phorge: str) -> None:
     """Who works on the queue, and the step that is next because of that. Ends with exit code 1 where it is step 2."""
-    show(note("takeover", reason) for reason in takeover.acting(activity))
-    if activity.covered and not activity.native_hosts:
+    activity = seen.activity
+    natives = bool(activity.native_hosts) or seen.phd.natives
+    show(note("takeover", reason) for reason in (*takeover.acting(activity), *takeover.idle(seen.phd)))
+    if activity.covered and not natives:
         show([ok("native taskmasters", f"none has acted in the last {activity.minutes} minutes")])
-    reasons = list(takeover.reasons_to_wait(activity, waiting, worker))
+    reasons = list(takeover.reasons_to_wait(activity, seen.waiting, worker))
     if not proof.by_worker and worker.trouble is None:
         reasons.append(f"no canary was run by the worker at {worker.address}")
-    if activity.native_hosts and not proof.by_phorge:
+    if natives and not proof.by_phorge:
         reasons.append("no canary went through PHP (CONDUIT_URL), so nobody else would run Phorge's own classes")
     if reasons:
         stay = [fault("takeover", f"native taskmasters must stay on yet: {reason}") for reason in reasons]
@@ -195,4 +211,7 @@ def say_the_rest(activity: Activity, waiting: Waiting, worker: Worker, proof: Pr
     if ANY_CLASS not in (worker.supported or ()):
         leases = takeover.some(worker.supported or ())
         show([note("worker", f"{worker.address} leases {leases}: all other classes have native taskmasters alone")])
-    click.echo(commands_of(Step.TASKMASTERS if activity.native_hosts else Step.CLOSED, phorge), nl=False)
+    steps = [Step.TASKMASTERS if natives else Step.CLOSED]
+    if proof.fork and not seen.enqueued:  # nobody has seen that step 3 is done
+        steps.insert(0, Step.ENQUEUE)
+    click.echo(commands_of(*steps, phorge=phorge), nl=False)

@@ -5,14 +5,15 @@ from http.client import HTTPException
 from typing import Any
 
 from queue_runtime.cli.http import ask
+from queue_runtime.store import Place
 from queue_runtime.takeover import Worker
 
 SECONDS = 15.0
 """`/readyz` waits five seconds for a store."""
 
 
-def look_there(address: str, queues: tuple[str, ...] | None = None) -> Worker:
-    """What answers there. `queues`: from which it leases, as far as the settings here say; None: all."""
+def look_there(address: str, here: Place | None) -> Worker:
+    """What answers there. `here`: the store that these settings name; None: nobody knows."""
     if address.endswith(":0"):
         return Worker(
             address, trouble="LISTEN has port 0, which only the running process knows: name its address by --worker"
@@ -25,34 +26,46 @@ def look_there(address: str, queues: tuple[str, ...] | None = None) -> Worker:
     details = answer.get("details")
     if status not in {200, 503} or answer.get("status") not in {"ok", "unavailable"} or not isinstance(details, dict):
         return Worker(address, trouble=f"what answers at {address} is no worker of ours")
-    return _ours(address, answer, details, queues)
+    return _ours(address, answer, details, here)
 
 
-def _ours(address: str, answer: dict[str, Any], details: dict[str, Any], queues: tuple[str, ...] | None) -> Worker:
+def _ours(address: str, answer: dict[str, Any], details: dict[str, Any], here: Place | None) -> Worker:
     worker = details.get("worker")
     if details.get("shadow"):
         return Worker(address, ours=True, trouble=f"the process at {address} is a shadow, which takes nothing")
     if not isinstance(worker, dict) or not isinstance(supported := worker.get("supported"), list):
         return Worker(address, ours=True, trouble=f"the process at {address} runs no tasks: its ROLES have no worker")
-    reason = answer.get("reason")
+    queues = worker.get("queues")
+    trouble = _not_here(address, details.get("store"), here)
+    if answer["status"] != "ok":
+        trouble = f"the worker at {address} is not ready: {answer.get('reason')}"
     return Worker(
         address,
         ours=True,
         supported=tuple(map(str, supported)),
-        queues=queues,
-        trouble=None if answer["status"] == "ok" else f"the worker at {address} is not ready: {reason}",
+        queues=tuple(map(str, queues)) if isinstance(queues, list) else None,
+        trouble=trouble,
     )
 
 
-def enqueues_there(worker: Worker, token: str) -> int | None:
+def _not_here(address: str, said: object, here: Place | None) -> str | None:
+    """Why a worker does not work on the store that these settings name; None: it does, as far as anybody knows."""
+    if not isinstance(said, dict) or not isinstance(said.get("kind"), str):
+        return f"the worker at {address} does not say which store it works on: it may be of an older release"
+    if here is not None and not here.may_be(Place(said["kind"], said.get("identity"))):
+        return f"the worker at {address} works on another store than the one that these settings name"
+    return None
+
+
+def enqueues_there(worker: Worker) -> int | None:
     """How many requests to enqueue the process there has answered since its start; None: nobody can say."""
     if not worker.ours:
         return None
     try:
-        status, text = ask(worker.address, "GET", "/metrics", token=token, seconds=SECONDS)
-    except OSError:
+        status, text = ask(worker.address, "GET", "/metrics", seconds=SECONDS)  # needs no token, and gets none
+        return sum(map(_count, text.splitlines())) if status == 200 else None
+    except (OSError, ValueError, OverflowError):
         return None
-    return sum(map(_count, text.splitlines())) if status == 200 else None
 
 
 def _count(line: str) -> int:
@@ -66,6 +79,6 @@ def _object(text: str) -> dict[str, Any]:
     """The JSON object in it; empty where it is something else."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

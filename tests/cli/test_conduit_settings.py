@@ -57,6 +57,21 @@ def test_what_is_no_address_of_phorge_is_refused_without_being_shown(url: str) -
     assert "secret" not in problem
 
 
+@pytest.mark.parametrize(
+    "url", ["http://phorge/?token=hunter2", "http://u:hunter2@phorge", "http://phorge/api?hunter2"]
+)
+def test_a_secret_in_an_address_that_is_refused_is_shown_nowhere(url: str) -> None:
+    for name in ("CONDUIT_URL", "GATEWAY_URL"):
+        reading = read(**{name: url})
+        assert reading.config is None
+        assert "hunter2" not in str(reading)
+
+
+def test_a_token_without_an_address_names_both_variables() -> None:
+    (warning,) = read(CONDUIT_TOKEN="long-enough-token").warnings
+    assert {"QUEUE_RUNTIME_CONDUIT_URL", "QUEUE_RUNTIME_CONDUIT_TOKEN"} <= set(warning.replace(":", "").split())
+
+
 def test_a_size_may_be_written_as_gorge_had_it() -> None:
     for text, size in (("8388608", 8 * 2**20), ("10M", 10 * 2**20), ("64k", 64 * 2**10), ("2MB", 2 * 2**20)):
         config = read(GATEWAY="1", GATEWAY_URL="http://p", GATEWAY_MAX_BODY=text).config

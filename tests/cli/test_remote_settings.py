@@ -6,6 +6,7 @@ import pytest
 
 from queue_runtime.config import load_config, read_environment
 from queue_runtime.settings import PREFIX
+from queue_runtime.store_wire import VERSION
 from tests.cli.commands import run
 from tests.faults.process import Served
 
@@ -87,7 +88,7 @@ def test_the_doctor_asks_the_server(tmp_path: Path) -> None:
             0,
             [["ok", "way:"], ["ok", "server:"], ["ok", "leases:"], ["ok", "readiness:"]],
         )
-        assert "speaks version 1 of the store protocol" in lines[1]
+        assert f"speaks version {VERSION} of the store protocol" in lines[1]
         assert lines[3].endswith("its store is sqlite")
 
         code, lines = doctor(tmp_path, REMOTE_URL=url, REMOTE_TOKEN=token, LEASE_SECONDS="60")

@@ -1,16 +1,29 @@
 """`queue-runtime takeover plan` and `status`: who works on Phorge's queue, and who would run what waits."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from queue_runtime.takeover import Who, who
+from queue_runtime.cli.there import enqueues_there
+from queue_runtime.takeover import Who, Worker, who
 from tests.backends import Servers
 from tests.cli.commands import invoke, run
 from tests.cli.conftest import Answers, address_of
-from tests.cli.takeovers import CLASS, PHP_CLASS, empty_phorge, one_ended, serving, status, stub_phorge
+from tests.cli.takeovers import (
+    CLASS,
+    PHP_CLASS,
+    empty_phorge,
+    one_ended,
+    phorge_of,
+    serving,
+    status,
+    stub_phorge,
+)
 from tests.conduit import stub
 from tests.conduit.stub import StubPhp
+from tests.conduit.test_phorge_doctor import FACTS
 from tests.faults.process import Served, enqueue, wait_for
 from tests.phorge_php import Taskmaster
 from tests.phorge_tables import PhorgeTables
@@ -61,9 +74,16 @@ def test_the_plan_has_the_way_there_and_the_way_back() -> None:
     ]
     assert sorted(order, key=there.index) == order
     assert "queue-runtime takeover status" in there
+    # a token is no argument of a command, which every account may read
+    assert "printf %s TOKEN | /opt/phorge/bin/config set --stdin queue-runtime.token" in there
     assert "/opt/phorge/bin/config set phd.taskmasters NUMBER" in back
     assert "phd restart" not in done.output  # it has no --keep-leases
     assert done.output.count("phd start --keep-leases") == 2
+
+
+def test_a_folder_with_spaces_is_one_word_of_each_command(tmp_path: Path) -> None:
+    done = invoke("takeover", "plan", "--phorge", "/opt/my phorge")
+    assert done.output.count("/opt/my phorge") == done.output.count("'/opt/my phorge'") > 5
 
 
 @pytest.mark.parametrize("command", ["status", "check"])
@@ -231,6 +251,104 @@ def test_what_answers_and_is_no_worker_of_ours_is_told(
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
         assert f"what answers at {address} is no worker of ours" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"a":' * 100_000, "is no worker of ours"),
+        (b'{"status":"ok","details":{"worker":{"supported":["*"]}}}', "does not say which store"),
+        (b'{"status":"ok","details":{"worker":{"supported":[{},null]},"store":{"kind":"sqlite"}}}', "another store"),
+        (b'{"status":"unavailable","reason":"\\u001b[2J\\nok","details":{"worker":{"supported":[]}}}',
+         "is not ready: \N{REPLACEMENT CHARACTER}[2J ok"),
+    ],
+)  # fmt: skip
+def test_a_hostile_peer_is_told_and_gets_no_token(
+    settings: dict[str, str], tmp_path: Path, queue: type[Answers], body: bytes, words: str
+) -> None:
+    queue.body = body
+    address = address_of(queue)
+    code, said = status(settings | {"LISTEN": address, "TOKEN": "the-service-token"}, tmp_path)
+    assert (code, words in said, "Traceback" in said) == (1, True, False), said
+    assert {token for _, token, _ in queue.seen} == {None}
+
+
+@pytest.mark.parametrize("count", ["NaN", "1e999", "many", "2.0"])
+def test_odd_metrics_of_a_peer_are_no_count(queue: type[Answers], count: str) -> None:
+    queue.body = f'queue_runtime_http_request_seconds_count{{route="enqueue",status="200"}} {count}\n'.encode()
+    worker = Worker(address_of(queue), ours=True)
+    assert enqueues_there(worker) == (2 if count == "2.0" else None)
+
+
+def test_a_worker_of_another_store_is_not_taken_for_ours(
+    settings: dict[str, str], tmp_path: Path, servers: Servers
+) -> None:
+    with PhorgeTables(servers.mariadb, "another") as tables:
+        elsewhere = settings | {"NAMESPACE": tables.namespace}
+        with serving(tmp_path, settings) as (served, found), serving(tmp_path, elsewhere) as (other, there):
+            one_ended(served)
+            assert status(found, tmp_path)[0] == 0
+            for command in ("status", "check"):
+                done = run("takeover", command, folder=tmp_path, variables=settings | {"LISTEN": there["LISTEN"]})
+                assert done.returncode == 1
+                assert f"the worker at {there['LISTEN']} works on another store" in done.stdout, done.stdout
+            served.tell_and_wait()
+            other.tell_and_wait()
+
+
+@contextmanager
+def book_of_daemons(tables: PhorgeTables, *alive: str) -> Iterator[None]:
+    """Phorge's, with taskmasters that are alive on these hosts and have nothing to do."""
+    tables.execute(
+        "CREATE DATABASE phabricator_daemon; CREATE TABLE phabricator_daemon.daemon_log"
+        " (daemon VARCHAR(255), host VARCHAR(255), status VARCHAR(8), dateModified INT UNSIGNED)"
+    )
+    for host in alive:
+        tables.execute(
+            "INSERT INTO phabricator_daemon.daemon_log VALUES"
+            " ('PhabricatorTaskmasterDaemon', %s, 'wait', UNIX_TIMESTAMP())",
+            (host,),
+        )
+    try:
+        yield
+    finally:
+        tables.execute("DROP DATABASE phabricator_daemon")
+
+
+def test_native_taskmasters_that_have_nothing_to_do_are_seen(
+    settings: dict[str, str], tmp_path: Path, servers: Servers
+) -> None:
+    with serving(tmp_path, settings) as (served, found):
+        one_ended(served)
+        code, said = status(found, tmp_path)
+        assert (code, "book of daemons cannot be read" in said) == (0, True), said
+        with book_of_daemons(servers.phorge):
+            code, said = status(found, tmp_path)
+            assert (code, "book of daemons" in said) == (0, False), said
+        with book_of_daemons(servers.phorge, "web1", "web2"):
+            code, said = status(found, tmp_path)
+            assert (code, "not done: native taskmasters are alive on web1, web2" in said) == (1, True), said
+            checked = run("takeover", "check", folder=tmp_path, variables=found)
+        served.tell_and_wait()
+    assert "native taskmasters are alive on web1, web2" in checked.stdout
+    assert "none has acted" not in checked.stdout
+    # nothing here went through PHP, so they stay on
+    assert "native taskmasters must stay on yet: no canary went through PHP" in checked.stdout
+
+
+def test_taskmasters_that_phorge_is_to_start_are_seen(settings: dict[str, str], tmp_path: Path) -> None:
+    php = phorge_of(1, locks=True)
+    for wanted, done in ((4, False), (0, True)):
+        php.facts = FACTS | {"taskmasters": wanted}
+        with stub_phorge(php, settings) as delegating, serving(tmp_path, delegating) as (served, found):
+            served.wait_for_event("Phorge runs tasks")
+            one_ended(served)
+            code, said = status(found, tmp_path)
+            checked = run("takeover", "check", folder=tmp_path, variables=found)
+            served.tell_and_wait()
+        assert (code == 0, f"phd.taskmasters is {wanted}" in said) == (done, not done), said
+        assert checked.returncode == 0
+        assert f"next is step {5 if done else 4}: " in checked.stdout, checked.stdout
 
 
 def test_it_makes_nothing_where_nothing_was(settings: dict[str, str], tmp_path: Path, servers: Servers) -> None:

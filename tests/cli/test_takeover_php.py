@@ -18,6 +18,7 @@ from tests.cli.takeovers import (
     hangs,
     native_run,
     nothing_is_active,
+    one_ended,
     phorge_of,
     serving,
     stub_phorge,
@@ -97,6 +98,23 @@ def test_with_the_fork_php_and_the_worker_are_tried_by_a_canary_each(settings: d
     assert [task_class for task_class, _ in executed(php)] == [CLASS]
     assert "was run by Phorge" in said
     assert "was run by a handler here" in said
+    assert "config set gorge.taskqueue.uri" in said.partition("the way back")[0]
+
+
+def test_with_the_fork_its_own_step_is_shown_until_tasks_come_over_http(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    with stub_phorge(StubPhp(), settings) as delegating, serving(tmp_path, delegating) as (served, found):
+        served.wait_for_event("Phorge runs tasks")
+        _, before = check(found, tmp_path)
+        one_ended(served)
+        _, after = check(found, tmp_path)
+        served.tell_and_wait()
+    assert [line[:18] for line in before.splitlines() if " step " in line] == [
+        "next is step 3: Th",
+        "after it step 5: T",
+    ]
+    assert [line[:18] for line in after.splitlines() if " step " in line] == ["next is step 5: Th"]
 
 
 @pytest.mark.parametrize(

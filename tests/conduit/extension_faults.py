@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from tests.conduit import test_kept_answers as kept
 from tests.conduit import test_phorge_file as rules
 from tests.conduit.php import TOKEN, Php
 
@@ -107,6 +108,24 @@ FAULTS: tuple[Fault, ...] = (
     Fault("nobody is told that there is no token", "pht('No service token is set,", "pht('Go away,",
           partial(rules.test_nobody_may_call_while_no_token_is_set, configured="", sent="anything")),
 
+    # ---- answers that were lost
+    Fault("a reply that does not tell of kept answers", "'keepsAnswers' => true,", "",
+          rules.test_it_says_what_it_can_do),
+    Fault("an answer is not kept", "$cache->setKeys(", "$cache->getKeys(",
+          kept.test_a_caller_who_lost_the_answer_is_given_it_and_nothing_is_run_again),
+    Fault("an answer of any lease is given", "in_array($kept['leaseOwner'], $lost, true)", "$kept",
+          kept.test_the_answer_of_a_lease_that_the_caller_has_not_lost_is_dropped_and_the_task_is_run),
+    Fault("an answer outlives a newer run", "      $cache->deleteKeys(array($key));\n", "",
+          kept.test_the_answer_of_a_lease_that_the_caller_has_not_lost_is_dropped_and_the_task_is_run),
+    Fault("all tasks share one answer", "'queue-runtime.answer.'.$task->getID()", "'queue-runtime.answer.'",
+          kept.test_each_task_has_an_answer_of_its_own),
+    Fault("the answer of a short run is kept", "const KEEP_FROM = 1;", "const KEEP_FROM = 0;",
+          kept.test_the_answer_of_a_short_run_is_not_kept),
+    Fault("a cache that cannot be written fails the run",
+          "self::KEEP_FOR);\n    } catch (Throwable $ex) {\n      phlog($ex);",
+          "self::KEEP_FOR);\n    } catch (Throwable $ex) {\n      throw $ex;",
+          kept.test_a_run_does_not_fail_because_its_answer_cannot_be_kept),
+
     # ---- the protocol
     Fault("a version as text", "idx($params, 'executionVersion') !== self", "idx($params, 'executionVersion') != self",
           _whole({"executionVersion": "1"})),
@@ -124,8 +143,8 @@ FAULTS: tuple[Fault, ...] = (
           rules.test_prepare_tells_the_lease_that_the_class_asks_for_and_runs_nothing),
     Fault("prepare asks for no lease", "($lease === null) ? null : (int)$lease", "null",
           rules.test_prepare_tells_the_lease_that_the_class_asks_for_and_runs_nothing),
-    Fault("a plain call hands follow-ups to nobody", "executeLocked($this->newTask($params), false)",
-          "executeLocked($this->newTask($params), true)",
+    Fault("a plain call hands follow-ups to nobody", "executeLocked($this->newTask($params), false, array())",
+          "executeLocked($this->newTask($params), true, array())",
           rules.test_the_first_releases_call_works_and_stores_follow_ups_itself),
     Fault("a plain call has a lease that is over", "time() + 7200", "time() - 7200",
           rules.test_what_the_first_releases_call_does_not_tell_is_as_a_taskmaster_has_it),
@@ -175,16 +194,22 @@ FAULTS: tuple[Fault, ...] = (
           "return array('result' => 'busy', 'retry' => self::LOCK_TROUBLE_WAIT)", "throw $ex",
           rules.test_a_task_that_cannot_be_locked_is_not_run),
     Fault("the lock is kept", "        $lock->unlock();\n", "", _runs),
-    Fault("output goes to the reply", "    ob_start(array($this, 'dropOutput'));\n", "",
+    Fault("output goes to the reply", "    ob_start(array($this, 'dropOutput'), 4096);\n", "",
           partial(rules.test_what_a_worker_prints_does_not_spoil_the_reply, way="say")),
-    Fault("output that is flushed goes to the reply", "ob_start(array($this, 'dropOutput'))", "ob_start()",
+    Fault("output that is flushed goes to the reply", "ob_start(array($this, 'dropOutput'), 4096)", "ob_start()",
           partial(rules.test_what_a_worker_prints_does_not_spoil_the_reply, way="flush")),
-    Fault("one buffer is closed of many", "while (ob_get_level() > $level) {", "if (ob_get_level() > $level) {",
+    Fault("one buffer is closed of many", "      if (!@ob_end_clean()) {\n        break;\n      }",
+          "      @ob_end_clean();\n      break;",
           partial(rules.test_what_a_worker_prints_does_not_spoil_the_reply, way="buffer")),
     Fault("Phorge's buffer is closed too", "while (ob_get_level() > $level)", "while (ob_get_level())", _runs),
+    Fault("a buffer that stays leaves its text in the reply", "      $this->leftOver += $buffer['buffer_used'];\n", "",
+          partial(rules.test_a_buffer_that_cannot_be_ended_neither_stops_nor_spoils_the_reply, way="sticky buffer",
+                  told=None)),
+    Fault("all that is printed is kept", "'dropOutput'), 4096)", "'dropOutput'))",
+          partial(rules.test_what_a_worker_prints_does_not_spoil_the_reply, way="print 64 MiB")),
     Fault("an exit leaves nothing", "    register_shutdown_function(array($this, 'didShutdown'));\n", "",
           rules.test_a_worker_that_ends_php_leaves_an_answer),
-    Fault("every run ends with an exit", "      $this->isRunning = false;\n", "", _runs),
+    Fault("every run ends with an exit", "    $this->isRunning = false;\n", "", _runs),
     Fault("queries are kept", "    PhutilServiceProfiler::getInstance()->enableDiscardMode();\n", "",
           rules.test_the_queries_of_a_long_run_are_not_kept_in_memory),
     Fault("a run has PHP's time limit", "$export) {\n    $this->liftTimeLimit();", "$export) {", _tells),
@@ -212,9 +237,9 @@ FAULTS: tuple[Fault, ...] = (
           rules.test_follow_ups_are_handed_over_and_not_stored_here),
     Fault("a stored child without its parent's priority", "flushTaskQueue(array('priority' => $task->getPriority()))",
           "flushTaskQueue()", rules.test_the_first_releases_call_works_and_stores_follow_ups_itself),
-    Fault("a child without its object", "          'objectPHID' => idx($options, 'objectPHID'),\n", "",
+    Fault("a child without its object", "          'objectPHID' => $this->newText(idx($options, 'objectPHID')),\n", "",
           rules.test_follow_ups_are_handed_over_and_not_stored_here),
-    Fault("a child without its delay", "          'delayUntil' => idx($options, 'delayUntil'),\n", "",
+    Fault("a child without its delay", "            idx($options, 'delayUntil') ?: null),\n", "null),\n",
           rules.test_follow_ups_are_handed_over_and_not_stored_here),
     Fault("what cannot be told is found by who replies", "    phutil_json_encode($followups);\n\n", "",
           rules.test_follow_ups_that_cannot_be_told_do_not_have_the_work_done_again),

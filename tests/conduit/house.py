@@ -1,6 +1,6 @@
 """A worker that delegates to the stub: the loops of the runtime around a store, and the looking after Phorge."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -37,11 +37,12 @@ class House:
         concurrency: int = 4,
         lease_seconds: int = 20,
         classes: frozenset[str] | None = None,
+        natives: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.store = open_reference() if store is None else store
         self.lifecycle = Lifecycle()
         self.client = ConduitClient(php.url, token=token, host=stub.HOST, concurrency=concurrency)
-        self.phorge = Phorge(self.client, self.lifecycle, opened=self._ring)
+        self.phorge = Phorge(self.client, self.lifecycle, opened=self._ring, natives=natives)
         self.delegate = Delegate(self.client, self.phorge, patterns=patterns, lease_seconds=lease_seconds)
         registry = Registry() if registry is None else registry
         registry.fallback(self.delegate, concurrency=concurrency, finish_unsure=True, gate=self.delegate)

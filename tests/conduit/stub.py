@@ -93,6 +93,8 @@ class StubPhp:
         self.calls: list[Call] = []
         self.version = 1
         self.locks = False
+        self.keeps = False
+        """whether it says that it keeps answers for callers who have lost them"""
         self.facts: dict[str, Any] | None = None
         """what our extension tells beside what it can do"""
         self.guarded = True
@@ -195,7 +197,8 @@ class StubPhp:
         if self.guarded and call.headers.get("x-service-token") != TOKEN:
             return BAD_TOKEN
         if call.phase == "capabilities" and params["executionVersion"] == 1 and params["taskClass"] == "":
-            return self._result({"result": "capabilities", **({"facts": self.facts} if self.facts else {})})
+            told = {"keepsAnswers": True} if self.keeps else {}
+            return self._result({"result": "capabilities", **told, **({"facts": self.facts} if self.facts else {})})
         whole = all(type(params.get(name)) is int for name in ("taskID", "failureCount", "priority", "leaseExpires"))
         if not whole or params.get("executionVersion") != 1 or params["taskID"] <= 0 or not params["leaseOwner"]:
             return error("ERR-WORKER-CONTEXT", "A valid versioned execution context is required.")

@@ -15,7 +15,15 @@ import pytest
 
 from conduit import client as client_module
 from conduit.client import ConduitClient
-from conduit.errors import CallFailed, ConduitError, Misconfigured, NotReached, OutcomeUnknown, UnknownParameters
+from conduit.errors import (
+    CallFailed,
+    ConduitError,
+    Misconfigured,
+    NotReached,
+    OutcomeUnknown,
+    TimedOut,
+    UnknownParameters,
+)
 from conduit.params import form
 from tests.conduit import stub
 from tests.conduit.stub import Http, StubPhp, error, page
@@ -115,6 +123,15 @@ UNKNOWN = {
     "the web server lost patience": stub.NGINX_TIMEOUT,
     "the connection was closed": stub.HANG_UP,
     "the reply was cut off": Http(200, b'{"result":', cut=True),
+    "the json is cut off": Http(200, b'{"result":{"a"'),
+    "the json is cut off behind an inner object": Http(200, b'{"error_code":null,"result":{"a":1}'),
+    "maintenance": page(503, "Service Unavailable"),
+    "a proxy lost it": page(520, "Web server is returning an unknown error"),
+    "a proxy found it down": page(521, "Web server is down"),
+    "a proxy could not connect in time": page(522, "Connection timed out"),
+    "a proxy found no way": page(523, "Origin is unreachable"),
+    "a proxy lost patience": page(524, "A timeout occurred"),
+    "a proxy had no more to read": page(598, "Network read timeout"),
 }
 
 
@@ -126,7 +143,7 @@ async def test_a_lost_answer_says_nothing_of_the_work(php: StubPhp, case: str) -
 async def test_a_reply_that_stalls_ends_with_the_time_of_the_call(php: StubPhp) -> None:
     began = time.monotonic()
     found = await failure(php, Http(200, b'{"result":', stall=True), seconds=0.3)
-    assert isinstance(found, OutcomeUnknown)
+    assert isinstance(found, TimedOut)
     assert 0.3 <= time.monotonic() - began < 5
 
 
@@ -136,12 +153,10 @@ FAILED = {
     "a result that is not UTF-8": (error("Exception", "Failed to JSON encode value"), "Exception: Failed"),
     "out of memory": (stub.FATAL, "UNRECOVERABLE FATAL ERROR"),
     "a page with status 200": (page(200, "Welcome"), "a page titled 'Welcome'"),
-    "json that is cut off": (Http(200, b'{"result":{"a"'), "not a Conduit answer"),
     "json of somebody else": (Http(200, b'{"data":[]}'), "not a Conduit answer"),
     "json that is no object": (Http(200, b'["result"]'), "not a Conduit answer"),
     "a body too large for the web server": (page(413, "413 Request Entity Too Large"), "413 Request Entity"),
     "any other 500": (page(500, "Internal Server Error"), "HTTP 500"),
-    "maintenance": (page(503, "Service Unavailable"), "HTTP 503"),
 }
 
 
@@ -352,6 +367,60 @@ async def test_a_call_that_was_turned_away_did_not_run(php: StubPhp) -> None:
 
 async def test_an_excerpt_of_a_strange_reply_is_bounded(php: StubPhp) -> None:
     assert len(str(await failure(php, Http(500, b"x" * 200_000)))) < 500
+
+
+async def test_a_long_error_code_is_cut(php: StubPhp) -> None:
+    assert len(str(await failure(php, error("A" * 10**6, "x" * 10**6)))) < 1500
+
+
+@pytest.mark.parametrize(
+    "location", ["http://[::1/", "https://[phorge]/x", "https://phorge.test:99999/", "//", "https://" + "a" * 50_000]
+)
+async def test_a_redirect_to_an_address_that_is_none_is_told_like_any_other(php: StubPhp, location: str) -> None:
+    found = await failure(php, Http(302, b"", (f"Location: {location}",)))
+    assert isinstance(found, Misconfigured)
+    assert "CONDUIT_URL" in str(found)
+    assert len(str(found)) < 500
+
+
+async def test_of_the_target_of_a_redirect_host_and_port_are_told_alone(php: StubPhp) -> None:
+    reply = Http(302, b"", ("Location: https://user:hunter2@phorge.test:8443/api?key=hunter2",))
+    found = str(await failure(php, reply))
+    assert "redirects to https://phorge.test:8443 (HTTP 302)" in found
+    assert "hunter2" not in found
+
+
+SHOWN = {
+    "a header": f"X-Service-Token: {stub.TOKEN}",
+    "cut in the middle": "x" * 290 + stub.TOKEN,
+    "a title": f"<title>{'x' * 290}{stub.TOKEN}</title>",
+    "the form": f"params=%7B%22token%22%3A%22{stub.TOKEN}%22",
+}
+
+
+@pytest.mark.parametrize("case", SHOWN)
+@pytest.mark.parametrize("status", [200, 401, 403, 500, 502])
+async def test_a_page_that_shows_the_request_does_not_bring_the_token_into_any_text(
+    php: StubPhp, status: int, case: str
+) -> None:
+    found = str(await failure(php, Http(status, SHOWN[case].encode())))
+    assert stub.TOKEN[:8] not in found
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        error("ERR-WORKER-AUTH", f"you sent {stub.TOKEN}"),
+        error(stub.TOKEN),
+        Http(403, b'{"error_code":"X","error_info":"%s"}' % stub.TOKEN.encode()),
+        Http(302, b"", (f"Location: https://{stub.TOKEN}.test/",)),
+        Http(200, b"x", (f"Broken {stub.TOKEN}",)),
+    ],
+)
+async def test_an_answer_that_quotes_the_token_does_not_bring_it_into_any_text(php: StubPhp, reply: Http) -> None:
+    found = await failure(php, reply)
+    assert "****" in str(found)
+    assert stub.TOKEN not in str(found) + getattr(found, "reason", "")
 
 
 async def test_nobody_there_means_that_nothing_ran() -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+import tracemalloc
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Raw
 from structlog.testing import capture_logs
@@ -13,7 +15,9 @@ from structlog.testing import capture_logs
 from conduit import client as client_module
 from handlers import catalog
 from handlers import delegate as delegate_module
+from handlers.execution import Answer, read_followups
 from handlers.feed_publisher import TASK_CLASS as FEED_CLASS
+from queue_runtime.errors import InvalidRequest
 from queue_runtime.registry import Context, Registry
 from queue_runtime.task import Result
 from tests.conduit import stub
@@ -219,6 +223,25 @@ async def test_a_task_that_ran_is_not_run_again_for_a_mistake_in_its_follow_ups(
     assert house.store.tables.active == {}
 
 
+@pytest.mark.parametrize("child", ["[]", '{"taskClass":"C"}'])
+def test_a_list_of_millions_of_follow_ups_is_not_taken_apart(child: str) -> None:
+    followups = Raw(f"[{','.join([child] * 500_000)}]".encode())
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="far more"):
+            read_followups(Answer("success", followups=followups))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_few_large_follow_ups_are_stored() -> None:
+    child = {"taskClass": "C", "data": "[" + "0," * 2**19 + "0]"}
+    for count in (1, 3):
+        raw = Raw(msgspec.json.encode([child] * count))
+        assert [one.data for one in read_followups(Answer("success", followups=raw))] == [child["data"]] * count
+
+
 async def test_a_success_in_another_version_is_not_run_again_and_the_version_is_asked_anew(php: StubPhp) -> None:
     php.work = answers(result="success", executionVersion=2)
     async with House(php).running() as house:
@@ -312,6 +335,52 @@ async def test_follow_ups_of_a_failure_are_not_stored(php: StubPhp) -> None:
     assert len(house.store.tables.active) == 1
 
 
+@pytest.mark.parametrize("reply", [stub.HANG_UP, stub.NGINX_TIMEOUT, Http(200, b'{"result"', cut=True)])
+async def test_follow_ups_of_a_run_whose_answer_was_lost_are_stored_once_with_the_next_one(
+    php: StubPhp, reply: Http
+) -> None:
+    """R097. Nobody had read those of the first run, which the extension does not store in PHP."""
+
+    async def work(call: Call) -> dict[str, Any] | Http:
+        return reply if len(php.runs) == 1 else {"result": "success", "followups": CHILDREN}
+
+    php.work = work
+    house = House(php, classes=frozenset({"PhpWorker"}))
+    async with house.running():
+        task_id = await house.add()
+        await house.waiting(task_id, "(unknown)")
+        assert len(house.store.tables.active) == 1
+        await house.hurry(task_id)
+        assert (await house.end_of(task_id)).failure_count == 0
+    assert php.runs == [task_id, task_id]
+    assert len(house.store.tables.active) == len(CHILDREN)
+
+
+# ---- what is said of it
+
+
+async def test_each_failure_in_php_is_one_log_line_with_the_facts(php: StubPhp) -> None:
+    """R110."""
+
+    async def work(call: Call) -> dict[str, Any]:
+        how = "failure" if call.params["taskClass"] == "NowWorker" else "permanent-failure"
+        return {"result": how, "failureReason": f"a {how}", "retry": 60}
+
+    php.work = work
+    with capture_logs() as lines:
+        async with House(php).running() as house:
+            now = await house.add("NowWorker", object_phid="PHID-1")
+            never = await house.add("NeverWorker", object_phid="PHID-2")
+            await house.waiting(now, "(retry)")
+            await house.end_of(never)
+    told = {line["task_id"]: line for line in lines if "task_id" in line}
+    assert len([line for line in lines if "task_id" in line]) == 2
+    facts = ("task_class", "object_phid", "attempt", "reason", "log_level")
+    assert [told[now][fact] for fact in facts] == ["NowWorker", "PHID-1", 1, "a failure", "warning"]
+    assert [told[never][fact] for fact in facts] == ["NeverWorker", "PHID-2", 1, "a permanent-failure", "error"]
+    assert {line["owner"][:3] for line in told.values()} == {"qr:"}
+
+
 # ---- nobody knows
 
 
@@ -364,6 +433,50 @@ async def test_a_call_may_last_as_long_as_the_lease_of_its_class(
     assert allowed == [seconds]
 
 
+async def test_with_a_lock_a_call_may_always_last_two_hours_because_another_task_of_the_class_may_need_them(
+    php: StubPhp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The class is asked once in ten minutes, and its answer may depend on the task."""
+    php.locks = True
+    php.lease_durations["PhpWorker"] = 1
+    house = House(php)
+    allowed: list[float] = []
+    call = house.client.call
+
+    async def noted(method: str, params: Mapping[str, object], *, seconds: float) -> Raw:
+        if params["phase"] == "execute":
+            allowed.append(seconds)
+        return await call(method, params, seconds=seconds)
+
+    monkeypatch.setattr(house.client, "call", noted)
+    async with house.running():
+        await house.end_of(await house.add())
+    assert allowed == [7200]
+
+
+async def test_a_class_is_asked_anew_after_a_run_that_took_longer_than_its_lease(
+    php: StubPhp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delegate_module, "CLASS_SECONDS", 0.05)
+    done = asyncio.Event()
+
+    async def slow(call: Call) -> dict[str, Any]:
+        await done.wait()
+        return {"result": "success"}
+
+    php.locks = True
+    php.lease_durations["PhpWorker"] = 1
+    php.work = slow
+    async with House(php).running() as house:
+        task_id = await house.add()
+        await house.waiting(task_id, "(unknown)")
+        php.lease_durations["PhpWorker"] = 14_400
+        done.set()
+        await house.hurry(task_id)
+        await house.end_of(task_id)
+    assert php.phases().count("prepare") == 2
+
+
 async def test_a_call_lasts_no_longer_than_the_lease_of_its_class(php: StubPhp) -> None:
     done = asyncio.Event()
 
@@ -395,7 +508,10 @@ async def test_an_answer_that_is_lost_before_the_run_is_no_failure_and_comes_bac
     assert php.runs == []
 
 
-async def test_with_a_lock_a_task_whose_answers_are_always_lost_is_asked_for_ever_more_seldom(php: StubPhp) -> None:
+async def test_with_a_lock_a_task_whose_answers_are_always_lost_is_asked_for_ever_more_seldom(
+    php: StubPhp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delegate_module, "CLASS_SECONDS", 50)
     php.locks = True
     php.lease_durations["PhpWorker"] = 100
     php.work = replies(stub.PHP_CUT_OFF)
@@ -487,8 +603,11 @@ async def test_with_a_lock_in_php_the_ordinary_short_lease_will_do(php: StubPhp)
         await house.end_of(task_id)
 
 
-async def test_a_task_that_php_still_runs_is_not_begun_a_second_time(php: StubPhp) -> None:
+async def test_a_task_that_php_still_runs_is_not_begun_a_second_time(
+    php: StubPhp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The connection was lost; the lock says that the run goes on; it comes again until the lock is free."""
+    monkeypatch.setattr(delegate_module, "CLASS_SECONDS", 1)
     php.locks = True
     release = asyncio.Event()
 

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from conduit import exchange as exchange_module
 from conduit import request_body
 from conduit.gateway import Gateway, method_of
 from queue_runtime.api.auth import Guard
@@ -481,6 +482,50 @@ async def test_what_belongs_to_the_hop_or_to_us_is_not_passed_on(upstream: Upstr
     assert not {"connection", "x-hop", "expect"} & request.headers.keys()
     told = [request.headers[name] for name in ("x-forwarded-for", "x-forwarded-proto", "x-conduit-gateway")]
     assert told == ["127.0.0.1", "http", "go-conduit"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nobody_tells_phorge_where_a_call_comes_from_but_the_gateway(upstream: Upstream, kind: Kind) -> None:
+    headers = (
+        b"Host: x\r\nForwarded: for=6.6.6.6\r\nX-Real-IP: 6.6.6.6\r\nX_Forwarded_For: 6.6.6.6\r\n"
+        b"X-Forwarded-Host: evil.test\r\nX-Forwarded-Port: 1\r\nX-Forwarded-Mine: 6.6.6.6\r\n"
+    )
+    async with front(upstream, kind=kind) as gate:
+        await say(gate, b"POST /api/conduit.ping HTTP/1.1\r\n" + headers + BODY)
+        await until(lambda: upstream.requests)
+    (request,) = upstream.requests
+    assert not [value for _, value in request.pairs if "6.6.6.6" in value or "evil" in value]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_connect_is_refused_and_never_reaches_phorge(upstream: Upstream, kind: Kind) -> None:
+    async with front(upstream, kind=kind) as gate:
+        assert 400 <= await say(gate, b"CONNECT /api/conduit.ping HTTP/1.1\r\nHost: x\r\n\r\n") < 500
+    assert upstream.requests == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("order", [0, 1])
+async def test_a_reply_with_a_length_and_chunks_is_passed_on_by_its_chunks(
+    upstream: Upstream, order: int, kind: Kind
+) -> None:
+    both = [b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n"]
+    upstream.raw = b"HTTP/1.1 200 X\r\n" + both[order] + both[1 - order] + b"\r\n9\r\nnine char\r\n0\r\n\r\n"
+    async with front(upstream, kind=kind) as gate:
+        reply = await gate.client.post("/api/conduit.ping")
+    assert (reply.status_code, reply.text) == (200, "nine char")
+
+
+async def test_what_nobody_expected_is_a_502_and_is_counted(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(headers: object) -> None:
+        raise ZeroDivisionError(headers)
+
+    async with front(upstream) as gate:
+        monkeypatch.setattr(exchange_module.Reply, "begin", broken)
+        assert own(await gate.client.post("/api/conduit.ping")) == (502, "ERR-CONDUIT-PROXY")
+        assert gate.seen == [502]
 
 
 ODD_REPLIES = {

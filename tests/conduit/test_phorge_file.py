@@ -128,7 +128,7 @@ def test_a_class_that_cannot_be_made_fails_for_now_as_under_a_taskmaster(php: Ph
 
 def test_it_says_what_it_can_do(php: Php) -> None:
     raw = Raw(json.dumps(php.call(dict(PROBE)).result).encode())
-    assert read_terms(raw) == Terms(1, locks=True)
+    assert read_terms(raw) == Terms(1, locks=True, keeps=True)
 
 
 def test_it_tells_what_an_administrator_may_have_got_wrong_and_no_secret(php: Php) -> None:
@@ -347,9 +347,17 @@ def test_a_reason_has_at_most_4000_bytes_and_ends_with_a_whole_character(php: Ph
     assert reply.result["failureReason"] == BEFORE + kept
 
 
-@pytest.mark.parametrize("way", ["say", "flush", "buffer"])
+@pytest.mark.parametrize("way", ["say", "flush", "buffer", "print 64 MiB"])
 def test_what_a_worker_prints_does_not_spoil_the_reply(php: Php, way: str) -> None:
     assert php.execute({"do": way}).result["result"] == "success"
+
+
+@pytest.mark.parametrize(("way", "told"), [("sticky buffer", None), ("sticky buffer and exit", "ERR-WORKER-EXIT")])
+def test_a_buffer_that_cannot_be_ended_neither_stops_nor_spoils_the_reply(php: Php, way: str, told: str | None) -> None:
+    """Phorge has something to say of it in its log."""
+    out, _ = php.start(versioned(json.dumps({"do": way}))).communicate(timeout=30)
+    assert out.startswith("{")
+    assert json.loads(out)["error_code"] == told
 
 
 def test_a_worker_that_ends_php_leaves_an_answer(php: Php) -> None:
@@ -407,6 +415,15 @@ def test_follow_ups_are_handed_over_and_not_stored_here(php: Php) -> None:
     assert (second.data, second.priority, second.object_phid) == ("[]", 4000, "PHID-O")
     assert (second.container_phid, second.delay_until) == ("PHID-C", 9)
     assert third.priority == 2000
+
+
+@pytest.mark.parametrize(("priority", "read"), [(1500.5, 1501), ("7", 7), ("7.2", 7), (True, 1)])
+def test_options_of_follow_ups_are_read_as_the_database_would(php: Php, priority: object, read: int) -> None:
+    options = {"priority": priority, "objectPHID": False, "containerPHID": "", "delayUntil": 1796047200.5}
+    reply = php.execute({"do": "stage", "children": [["A", {}, options], ["A", {}, {"objectPHID": 5}]]})
+    child, other = read_followups(read_answer(Raw(json.dumps(reply.result).encode()), Terms(1, locks=True)))
+    assert (child.priority, child.object_phid, child.container_phid) == (read, None, None)
+    assert (child.delay_until, other.delay_until, other.object_phid) == (1796047201, None, "5")
 
 
 def test_follow_ups_that_cannot_be_told_do_not_have_the_work_done_again(php: Php) -> None:

@@ -1,5 +1,6 @@
 """Who pays for a call that went wrong: the task, its class, or everything that Phorge runs."""
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,45 @@ async def test_many_classes_that_go_wrong_cost_the_others_no_more(php: StubPhp) 
         await house.end_of(good)
 
 
+@pytest.mark.parametrize("bad", [stub.FATAL, HANG_UP, page(503, "Service Unavailable")], ids=["500", "lost", "503"])
+async def test_a_class_that_goes_wrong_now_and_then_does_not_have_the_others_wait(php: StubPhp, bad: Http) -> None:
+    """Another call was fine after that one began: Phorge is asked all the same, and meanwhile the others go on."""
+    go_on = anyio.Event()
+
+    async def work(call: Call) -> dict[str, Any] | Http:
+        if call.params["taskClass"] != "PoisonWorker":
+            return {"result": "success"}
+        await go_on.wait()
+        return bad
+
+    php.work = work
+    async with House(php).running() as house:
+        poisoned_id = await house.add("PoisonWorker")
+        await until(lambda: php.running[poisoned_id])
+        await house.end_of(await house.add("GoodWorker"))
+        shut = []
+        with_doubt = house.phorge.doubt
+
+        def noted(*arguments: Any, **more: Any) -> None:
+            with_doubt(*arguments, **more)
+            shut.append(not house.delegate.open)
+
+        house.phorge.doubt = noted  # type: ignore[method-assign]
+        go_on.set()
+        await until(lambda: php.probes() == 2)
+        assert shut == [False]
+        assert house.delegate.open
+
+
+async def test_calls_that_go_wrong_while_none_is_fine_have_all_wait(php: StubPhp) -> None:
+    async with House(php).running() as house:
+        await house.end_of(await house.add("GoodWorker"))
+        began = time.monotonic()
+        house.phorge.doubt("PoisonWorker", "x", began=began)
+        assert not house.delegate.open
+        await until(lambda: house.delegate.open)
+
+
 async def test_an_answer_of_the_method_about_one_task_proves_that_phorge_is_there(php: StubPhp) -> None:
     php.work = replies(EXITED)
     async with House(php).running() as house:
@@ -218,7 +258,7 @@ async def test_an_outage_is_no_fault_of_the_classes_that_it_met(php: StubPhp, mo
     async with House(php).running() as house:
         for _ in range(4):
             await until(lambda: house.delegate.open)
-            php.broken = page(503, "Service Unavailable")
+            php.broken = page(500, "Internal Server Error")
             await house.waiting(await house.add(), "(retry)")
             await until(lambda: not house.delegate.open and house.phorge.terms is None)
             php.broken = None

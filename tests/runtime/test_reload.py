@@ -56,8 +56,13 @@ class Process:
             cron_loop=self.cron_loop,
             grace_seconds=config.grace_seconds,
         )
-        live = Live(self.runtime, self.guard, self.registry)
+        self.asked: list[str] = []
+        """the token of each time that Phorge was asked again"""
+        live = Live(self.runtime, self.guard, self.registry, self._note_token)
         self.reloader = Reloader(self.current, read=self.read, prepare=live.prepare)
+
+    def _note_token(self) -> None:
+        self.asked.append(self.current.config.conduit_token)
 
     def read(self) -> Reading:
         """What the reload reads."""
@@ -220,6 +225,14 @@ async def test_grace_and_token_change_and_the_token_may_come_from_a_file(tmp_pat
         assert process.guard.allows({"headers": headers, "query_string": b""})
         assert not process.guard.allows({"headers": [], "query_string": b"token=wrong"})
     assert process.runtime.grace_seconds == 3
+
+
+async def test_phorge_is_asked_again_by_the_token_that_is_in_force_then(tmp_path: Path) -> None:
+    """Refused by the old one, it would be asked half a minute later."""
+    process = Process(tmp_path)
+    await process.reload(SLOTS="1", CONDUIT_TOKEN="new-token")
+    await process.reload(SLOTS="none")
+    assert process.asked == ["new-token"]
 
 
 async def test_a_token_that_is_taken_away_needs_a_restart(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from queue_runtime import selftest
+from queue_runtime.errors import StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.selftest import SelftestLoop, run_selftest
 from queue_runtime.store import StoreOptions
-from queue_runtime.task import NewTask, Settled, Settlement, Task, Verdict
+from queue_runtime.task import Complete, NewTask, Sentinel, Settled, Settlement, Task, Verdict
 from tests.faulty_store import FaultyStore
 from tests.reference_store import ReferenceStore
 from tests.runtime.harness import open_reference, until
@@ -146,6 +147,53 @@ async def test_one_that_is_interrupted_takes_its_tasks_back() -> None:
         await run_selftest(store)
     assert store.tables.active == {}
     assert len(store.tables.archived) == 3
+
+
+class Cutting(ReferenceStore):
+    """Has the selftest cancelled in the moment in which a call has been committed."""
+
+    def __init__(self, method: str, scope: anyio.CancelScope) -> None:
+        super().__init__(StoreOptions())
+        act = getattr(self, method)
+
+        async def cut(*arguments: Any, **named: Any) -> Any:
+            answer = await act(*arguments, **named)
+            setattr(self, method, act)
+            scope.cancel()
+            await asyncio.sleep(0)
+            return answer
+
+        setattr(self, method, cut)
+
+
+@pytest.mark.parametrize("method", CALLS)
+async def test_one_that_is_stopped_right_after_a_commit_takes_its_tasks_back(method: str) -> None:
+    with anyio.CancelScope() as scope:
+        store = Cutting(method, scope)
+        await run_selftest(store)
+    assert store.tables.active == {}
+
+
+async def test_what_may_not_be_taken_out_of_the_table_is_at_least_held_by_nobody() -> None:
+    class Undeletable(ReferenceStore):
+        """As an account without the right to DELETE."""
+
+        async def cancel(self, task_ids: Sequence[int]) -> list[Any]:
+            raise StoreUnavailable("cancel", "denied")
+
+        async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+            if any(isinstance(one.outcome, Complete) for one in settlements):
+                raise StoreUnavailable("settle", "denied")
+            return await super().settle(settlements)
+
+    store = Undeletable(StoreOptions())
+    report = await run_selftest(store)
+    assert (report.failed, len(report.notes)) == ("settle", 1)
+    assert "may be there still" in report.notes[0]
+    for row in store.tables.active.values():
+        assert row.lease_owner == Sentinel.YIELD
+        assert (row.lease_expires or 0) > row.date_created + 300_000_000
+    assert len(store.tables.active) == 3
 
 
 async def test_the_loop_tells_readiness_how_the_last_one_went(monkeypatch: pytest.MonkeyPatch) -> None:

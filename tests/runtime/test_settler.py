@@ -15,6 +15,7 @@ from queue_runtime.store import StoreOptions
 from queue_runtime.task import (
     Complete,
     Fail,
+    Failure,
     Lease,
     Release,
     Result,
@@ -279,18 +280,35 @@ async def test_a_refused_part_harms_nobody_else(logs: list[Log]) -> None:
     assert ended(store, leases[0].task_id) is ended(store, leases[3].task_id) is Result.SUCCESS
     # In place of an outcome that the store will not have there is a failure that says so.
     for lease, reason in ((leases[1], "InvalidRequest: queue: not here"), (leases[2], "ZeroDivisionError")):
-        assert store.tables.active[lease.task_id].failure_count == 1
         assert reason in store.tables.history[lease.task_id][0].message
+    assert ended(store, leases[1].task_id) is Result.FAILURE
+    assert store.tables.active[leases[2].task_id].failure_count == 1
 
 
-async def test_an_outcome_refused_alone_becomes_a_failure_too() -> None:
-    store = PickyStore()
-    (lease,) = await leased(store, 1)
+async def test_what_ran_to_its_end_is_not_run_again_because_the_store_refuses_its_outcome() -> None:
+    class Strict(PickyStore):
+        async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+            if any(isinstance(one.outcome, Fail | Retry) and one.outcome.failure.message == "a" for one in settlements):
+                raise InvalidRequest("message", "not here")
+            return await super().settle(settlements)
+
+    store = Strict()
+    leases = await leased(store, 3)
     async with serving(Settler(store)) as settler:
         answers = Answers(settler)
-        answers.submit(lease, Complete(0, [new("Bad")]))
-        await until(lambda: answers.verdicts)
-    assert store.tables.active[lease.task_id].failure_count == 1
+        answers.submit(leases[0], Complete(5, [new("Bad")]))
+        answers.submit(leases[1], Fail(Failure("a", duration_us=6)))
+        answers.submit(leases[2], Retry(99, Failure("a")))
+        await until(lambda: len(answers.verdicts) == 3)
+    assert [ended(store, lease.task_id) for lease in leases[:2]] == [Result.FAILURE] * 2
+    ran, failed, again = [store.tables.history[lease.task_id][0] for lease in leases]
+    assert (ran.message, ran.duration_us) == (
+        "it ran, but the outcome could not be stored: InvalidRequest: queue: not here",
+        5,
+    )
+    assert (failed.message[:23], failed.duration_us) == ("it failed for good, but", 6)
+    assert again.message.startswith("the outcome could not be stored")
+    assert store.tables.active[leases[2].task_id].failure_count == 1
 
 
 async def test_a_store_that_refuses_even_the_failure_ends_the_loop_and_keeps_the_outcome() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from queue_runtime import takeover
-from queue_runtime.takeover import Waiting, Who, Worker, look, look_at_waiting, verdict
+from queue_runtime.takeover import Phd, Waiting, Who, Worker, look, look_at_waiting, verdict
 from queue_runtime.task import Complete, Lease, NewTask, Settlement
 from tests.reference_store import ReferenceStore
 from tests.runtime.harness import open_reference
@@ -40,8 +40,8 @@ async def test_it_is_not_done_when_there_are_more_rows_than_are_looked_at(*, end
     await store.lease(OURS, 1 if ended else 4, 60)
     activity = await look(store, 60, rows=3)
     assert not activity.covered
-    (finding, *_) = verdict(activity, Waiting((), ()), [WORKER])
+    (finding, *_) = verdict(activity, Waiting((), ()), [WORKER], Phd())
     assert "not all were looked at" in finding.sentence
     everything = await look(store, 60)
-    (finding,) = verdict(everything, await look_at_waiting(store), [WORKER])
+    (finding,) = verdict(everything, await look_at_waiting(store), [WORKER], Phd())
     assert finding.sentence.startswith("done: ")

@@ -129,6 +129,55 @@ final class PhabricatorGlobalLock extends Phobject {
 }
 
 
+/* -(  The cache in the database  )------------------------------------------ */
+
+
+/**
+ * A file for each key, in place of a row.
+ */
+final class PhabricatorKeyValueDatabaseCache extends Phobject {
+  public function setKeys(array $keys, $ttl = null) {
+    foreach ($keys as $key => $value) {
+      if (!is_string($value)) {
+        throw new Exception('Only strings may be written to the DB cache!');
+      }
+      $row = json_encode(array($value, $ttl ? time() + $ttl : null));
+      file_put_contents($this->path($key), $row);
+    }
+    return $this;
+  }
+  public function getKeys(array $keys) {
+    $found = array();
+    foreach ($keys as $key) {
+      if (!file_exists($this->path($key))) {
+        continue;
+      }
+      $row = json_decode(file_get_contents($this->path($key)), true);
+      if (!$row[1] || $row[1] >= time()) {
+        $found[$key] = $row[0];
+      }
+    }
+    return $found;
+  }
+  public function deleteKeys(array $keys) {
+    AphrontWriteGuard::willWrite();
+    foreach ($keys as $key) {
+      unlink($this->path($key));
+    }
+    return $this;
+  }
+  private function path($key) {
+    if (strlen($key) > 128) {
+      throw new Exception('The key is longer than its column.');
+    }
+    if (idx(Harness::$config, 'cache') === 'broken') {
+      throw new Exception('No connection for the cache.');
+    }
+    return idx(Harness::$config, 'locks').'/cache.'.$key;
+  }
+}
+
+
 /* -(  Tasks  )-------------------------------------------------------------- */
 
 

@@ -82,6 +82,23 @@ final class ActingWorker extends PhabricatorWorker {
         ob_start();
         echo 'this is no JSON';
         return;
+      case 'sticky buffer':
+        echo 'this is no ';
+        ob_start(null, 0, 0);
+        echo 'JSON';
+        return;
+      case 'sticky buffer and exit':
+        echo 'this is no ';
+        ob_start(null, 0, 0);
+        echo 'JSON';
+        exit(0);
+      case 'print 64 MiB':
+        ini_set('memory_limit', '32M');
+        $text = str_repeat('x', 2 ** 20);
+        for ($ii = 0; $ii < 64; $ii++) {
+          echo $text;
+        }
+        return;
       case 'tell':
         $task = $this->getCurrentWorkerTask();
         throw new Exception(
@@ -110,6 +127,15 @@ final class ActingWorker extends PhabricatorWorker {
         return;
       case 'take 20 ms':
         usleep(20000);
+        return;
+      case 'take 1.1 s':
+        usleep(1100000);
+        switch (idx($data, 'end')) {
+          case 'throw':
+            throw new Exception('a');
+          case 'stage':
+            $this->queueTask('ActingWorker', array('do' => 'nothing'));
+        }
         return;
       case 'stage a rubbish id':
         $this->queueTask('A', array(), array('objectPHID' => "\xff"));
