@@ -130,12 +130,13 @@ def _words(numbers: Sequence[int], *, score: bool) -> Iterator[Word]:
 
 
 def main(count: int) -> None:
-    """Fill, then drain."""
+    """Fill, then drain; print how many were archived."""
     url = urlsplit(os.environ["QUEUE_RUNTIME_REDIS_URL"])
     line = Line(url.hostname or "127.0.0.1", url.port or 6379)
     fill(line, count)
     archived = Drain(line, Tally(Path(os.environ[FOLDER_VARIABLE]))).run()
     line.close()
+    print(archived)
     if archived != count:
         sys.exit(f"{count} tasks, {archived} archived")
 

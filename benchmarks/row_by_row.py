@@ -40,12 +40,15 @@ class RowByRow:
         self._front = START
         """goes on where it stopped, as the store does"""
 
-    async def run(self, tally: Tally, name: str) -> None:
-        """Until a lease finds nothing."""
+    async def run(self, tally: Tally, name: str) -> int:
+        """Until a lease finds nothing; how many it was."""
+        count = 0
         while (row := await self._lease(f"qr:{name}")) is not None:
             msgspec.json.decode(row[_DATA], type=Payload)
             tally.hit()
             await self._archive(row[ID])
+            count += 1
+        return count
 
     async def _lease(self, owner: str) -> Row | None:
         priority, task_id = self._front
@@ -77,17 +80,19 @@ class RowByRow:
 
 
 async def main(connections: int) -> None:
-    """All connections side by side."""
+    """All connections side by side; print how many tasks they drained."""
     config = load_config(os.environ)
     settings = MysqlSettings(
         socket=str(config.mysql_socket), user=config.mysql_user, namespace=config.namespace, driver=config.mysql_driver
     )
     tally = Tally(Path(os.environ[FOLDER_VARIABLE]))
     async with asyncio.TaskGroup() as group:
+        runs = []
         for number in range(connections):
             connection = await mysql_driver.connect(settings)
             await connection.run(mysql_server.SESSION)
-            group.create_task(RowByRow(connection, config, settings).run(tally, str(number)))
+            runs.append(group.create_task(RowByRow(connection, config, settings).run(tally, str(number))))
+    print(sum(run.result() for run in runs))
 
 
 if __name__ == "__main__":

@@ -221,6 +221,8 @@ def _race(
     wait_until(archived, children[0], "every task is archived")
     until_archived, after = time.monotonic() - began, _cpu(children)
     tasks = goal - first
+    if tasks <= 0:
+        raise RuntimeError(f"all {goal} tasks had run before the measurement began: it needs more of them")
     return {
         "rate": tasks / seconds,
         "archived_rate": tasks / until_archived,

@@ -10,7 +10,7 @@ from queue_runtime.store import StoreOptions
 from stores import mysql_companion, mysql_server
 from stores.mysql_counts import FOREIGN, LATELY, native_hosts
 from stores.mysql_driver import Connection, Row, connect
-from stores.mysql_errors import ServerError
+from stores.mysql_errors import DENIED, ServerError
 from stores.mysql_pool import IDLE_SECONDS
 from stores.mysql_schema import COLUMNS, ENGINE, FIRST_COLUMN, KEYS, RIGHTS, Column
 from stores.mysql_settings import MysqlSettings
@@ -310,19 +310,26 @@ async def _others(patient: Patient) -> list[Finding]:
     since = Sql(f"UNIX_TIMESTAMP() - {LATELY}")
     rows = await patient.run(patient.statements["foreign_owners"].fill({"since": since, "limit": FOREIGN}))
     hosts = ", ".join(str(seen["host"]) for seen in native_hosts(rows))
-    daemons = await _daemons(patient)
+    book, unread = await _book(patient)
+    daemons = book or []
     if hosts:
         found = [note("others", f"native taskmasters of {hosts} work on the queue too; {_NATIVES}")]
     elif alive := _hosts(host for name, host in daemons if name == TASKMASTER):
         found = [note("others", f"native taskmasters run on {alive} and may take tasks at any time; {_NATIVES}")]
     else:
-        return [ok("others", "no native taskmaster has worked on the queue lately"), *_phd(daemons)]
+        found = [ok("others", "no native taskmaster has worked on the queue lately"), *_phd(daemons)]
+        if unread in DENIED:
+            grant = f"GRANT SELECT ON `{patient.settings.namespace}_daemon`.* TO this account"
+            found.append(note("daemons", f"Phorge's book of daemons may not be read; {_UNREAD}: {grant}"))
     return found
 
 
 _NATIVES = (
     "they take tasks of every class. phd.taskmasters = 0 leaves them to this runtime; start phd with --keep-leases"
 )
+
+
+_UNREAD = "an idle taskmaster is not seen, and a lost run in PHP keeps its row for the whole lease of its class"
 
 
 def _phd(daemons: Sequence[tuple[str, str]]) -> list[Finding]:
@@ -343,7 +350,7 @@ async def taskmasters(settings: MysqlSettings, options: StoreOptions) -> tuple[s
         return None
     try:
         await connection.run(mysql_server.SESSION)
-        book = await _book(Patient(connection, settings, options))
+        book, _ = await _book(Patient(connection, settings, options))
     except ServerError:
         return None
     finally:
@@ -351,21 +358,16 @@ async def taskmasters(settings: MysqlSettings, options: StoreOptions) -> tuple[s
     return None if book is None else tuple(dict.fromkeys(host for name, host in book if name == TASKMASTER))
 
 
-async def _daemons(patient: Patient) -> list[tuple[str, str]]:
-    """Class and host of Phorge's daemons that are alive; none where this account may not look."""
-    return await _book(patient) or []
-
-
-async def _book(patient: Patient) -> list[tuple[str, str]] | None:
-    """The same, and None where this account may not look."""
+async def _book(patient: Patient) -> tuple[list[tuple[str, str]] | None, int]:
+    """Class and host of Phorge's daemons that are alive; None, and the number of the error, where it cannot be read."""
     table = f"`{patient.settings.namespace}_daemon`.daemon_log"
     text = load_statements("mysql_doctor", {"table": table, "column": ""})["daemons"]
     try:
-        return [(str(name), str(host)) for name, host in await patient.run(text, seconds=DAEMON_SECONDS)]
+        return [(str(name), str(host)) for name, host in await patient.run(text, seconds=DAEMON_SECONDS)], 0
     except ServerError as error:
         if error.connection_lost:
             raise
-        return None
+        return None, error.number
 
 
 def _hosts(hosts: Iterable[str]) -> str:

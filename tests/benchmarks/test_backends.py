@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from benchmarks import workloads
 from benchmarks.backends import Backend, MariaDbTables, RecordAlone, RedisKeys, Subject, open_backend, questions
 from benchmarks.runtime import Runtime
+from benchmarks.workloads import fill
 from tests.phorge_tables import PhorgeTables
 from tests.scratch import new_folder
 
@@ -45,8 +45,9 @@ def test_every_measurement_begins_with_empty_tables(mysql: MariaDbTables, tmp_pa
 
 
 def test_single_rows_are_drained_to_the_last_one(mysql: MariaDbTables, tmp_path: Path) -> None:
-    figures = workloads.row_by_row(tmp_path / "run", subject=Subject(mysql), connections=3, count=50)
-    assert figures["rate"] > 0
+    runtime = Runtime(tmp_path / "run", Subject(mysql))
+    fill(runtime, "load", 50)
+    assert runtime.ask("row_by_row", "3", timeout=60) == b"50"
     assert tables(mysql).execute("SELECT result, COUNT(*) FROM worker_archivetask GROUP BY result") == [(0, 50)]
     assert tables(mysql).execute("SELECT COUNT(*) FROM worker_activetask") == [(0,)]
 
@@ -90,8 +91,7 @@ def test_the_bare_loop_claims_and_archives_every_task_once(tmp_path: Path) -> No
     with open_backend("redis", new_folder("bench")) as backend:
         assert isinstance(backend, RedisKeys)
         # not a whole number of batches
-        figures = workloads.bare_lua(tmp_path / "run", subject=Subject(backend), count=2345)
-        assert figures["rate"] > 0
+        assert Runtime(tmp_path / "run", Subject(backend)).ask("bare_lua", "2345", timeout=60) == b"2345"
         with Redis(port=backend.port, decode_responses=True) as client:
             left = {name: client.type(f"{{bare}}:{name}") for name in ("ready", "owner", "leased")}
             assert set(left.values()) == {"none"}

@@ -282,10 +282,13 @@ async def test_where_phorges_other_daemons_run_the_flag_that_keeps_leases_is_nam
     assert "on repo1: start them by bin/phd start --keep-leases" in sentence
 
 
-async def test_an_account_that_may_not_see_the_daemons_goes_without(daemons: PhorgeTables) -> None:
+async def test_an_account_that_may_not_see_the_daemons_goes_without_and_is_told(daemons: PhorgeTables) -> None:
     report(daemons, "PhabricatorTaskmasterDaemon", "repo1")
     daemons.create_account("blind", "", [WORKER_RIGHTS])
     assert (await one(daemons.settings(user="blind"), "others"))[0] is OK
+    level, sentence = await one(daemons.settings(user="blind"), "daemons")
+    assert level is NOTE
+    assert "GRANT SELECT ON `phabricator_daemon`.*" in sentence
 
 
 async def test_tables_that_are_not_there_yet_name_phorges_own_command(spoiled: PhorgeTables) -> None:
