@@ -77,7 +77,7 @@ class Server(ABC):
         self.durable = durable
         self.folder = new_folder(self.name)
         self.socket = str(self.folder / "socket")
-        self.port = _free_port()
+        self.port = _claim_port()
         self._process: subprocess.Popen[bytes] | None = None
         account = _account()
         if account is not None:
@@ -205,6 +205,8 @@ class Server(ABC):
     def close(self) -> None:
         """Kill it and remove all it had."""
         self.kill()
+        if (claim := _claims.pop(self.port, None)) is not None:
+            claim.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         atexit.unregister(self.close)
 
@@ -298,7 +300,7 @@ class RedisServer(Server):
         """A node of a cluster, not started. Its second port is none that the kernel gives away, if it can be told."""
         server = cls("--cluster-enabled", "yes")
         if server.version >= (7, 0):
-            server.bus_port = _free_port()
+            server.bus_port = _claim_port()
             server.arguments = (*server.arguments, "--cluster-port", str(server.bus_port))
         return server
 
@@ -369,16 +371,26 @@ def _unprivileged() -> list[str]:
     return [*command, "--"]
 
 
-def _free_port() -> int:
-    """A port that nobody listens on. Test processes side by side draw different ones, or nearly always."""
+_claims: dict[int, socket.socket] = {}
+
+
+def _claim_port() -> int:
+    """A port that nobody listens on, and that no server of another test process will take.
+
+    A server listens long after its port was drawn. A name without a file says meanwhile whose it is, and goes with us.
+    """
     dice = random.SystemRandom()
     for _ in range(100):
         port = dice.choice(PORTS)
+        claim = socket.socket(socket.AF_UNIX)
         with closing(socket.socket()) as line:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
+                claim.bind(f"\0queue-runtime-test-port-{port}")
                 line.bind((Server.host, port))
             except OSError:
+                claim.close()
                 continue
-            return port
+        _claims[port] = claim
+        return port
     raise ServerError(f"no free port from {PORTS.start} to {PORTS.stop}")

@@ -43,11 +43,16 @@ def state(phorge: PhorgeTables) -> State:
 
 def check_whole(phorge: PhorgeTables) -> None:
     """Each task is in one table, and has a payload of its own that nobody else has. No payload belongs to nobody."""
-    ids = phorge.execute("SELECT id FROM worker_activetask UNION ALL SELECT id FROM worker_archivetask")
+    # in one picture: what a lost COMMIT began may still come to its end
+    rows = phorge.execute(
+        "SELECT 'task', id, dataID FROM worker_activetask UNION ALL SELECT 'task', id, dataID FROM worker_archivetask"
+        " UNION ALL SELECT 'payload', NULL, id FROM worker_taskdata"
+    )
+    ids = [task_id for kind, task_id, _ in rows if kind == "task"]
     assert len(set(ids)) == len(ids), "a task is in both tables"
-    held = phorge.execute("SELECT dataID FROM worker_activetask UNION ALL SELECT dataID FROM worker_archivetask")
-    payloads = phorge.execute("SELECT id FROM worker_taskdata")
-    assert sorted(held) == sorted(payloads), "payloads and tasks do not belong together one to one"
+    held = sorted(data_id for kind, _, data_id in rows if kind == "task")
+    payloads = sorted(data_id for kind, _, data_id in rows if kind == "payload")
+    assert held == payloads, "payloads and tasks do not belong together one to one"
 
 
 TRANSACTIONS_EVERY = 0.15

@@ -157,7 +157,8 @@ async def test_a_row_that_somebody_has_locked_is_passed_over(
     phorge: PhorgeTables, sessions: Sessions, other: Any
 ) -> None:
     locked, free = insert_archived(phorge, dateModified=OVER), insert_archived(phorge, dateModified=OVER)
-    other.execute("BEGIN; SELECT * FROM worker_archivetask WHERE id = %s FOR UPDATE", (locked,))
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM worker_archivetask WHERE id = %s FOR UPDATE", (locked,))
     assert (await swept(sessions)).expired == 1
     other.execute("ROLLBACK")
     assert left(phorge)["archive"] == [locked]
@@ -200,8 +201,9 @@ async def test_a_task_that_bin_worker_brings_back_meanwhile_survives_whole(
     for task_id in (back, gone):
         add_extras(phorge, task_id, key=str(task_id))
     ((payload,),) = phorge.execute("SELECT dataID FROM worker_archivetask WHERE id = %s", (back,))
+    other.execute("BEGIN")
     other.execute(
-        "BEGIN; INSERT INTO worker_activetask (id, taskClass, leaseExpires, failureCount, dataID, priority,"
+        "INSERT INTO worker_activetask (id, taskClass, leaseExpires, failureCount, dataID, priority,"
         " dateCreated, dateModified) VALUES (%s, 'A', 0, 0, %s, 2000, %s, %s)",
         (back, payload, START, START),
     )
