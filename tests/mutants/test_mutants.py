@@ -18,13 +18,18 @@ Outcomes = dict[str, tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> Outcomes:
-    """The exit code of the suite for each fault, and the end of what pytest wrote. Two processes share the work."""
-    names = [mutant.name for mutant in (*NO_FAULT, *MUTANTS)]
+def outcomes(request: pytest.FixtureRequest) -> Outcomes:
+    """The exit code of the suite for each fault that was chosen, and the end of what pytest wrote.
+
+    Two processes share the work.
+    """
+    chosen = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
+    names = [mutant.name for mutant in (*NO_FAULT, *MUTANTS) if mutant.name in chosen]
     command = [sys.executable, "-m", "tests.mutants.run"]
     runs = [
         subprocess.Popen([*command, *half], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for half in (names[::2], names[1::2])
+        if half
     ]
     found: Outcomes = {}
     for run in runs:
