@@ -97,7 +97,7 @@ def connections(server: RedisServer) -> int:
 async def test_what_came_due_while_all_were_down_is_dispatched_once_between_two_that_start_together(
     house: House,
 ) -> None:
-    """R071: five hundred rows, and each is taken once. One may have a second entry, which is harmless; few have."""
+    """R071: five hundred rows; each has one entry, and each is taken once."""
     plain = await house.record()
     ids = await add(plain, number=500, delay_until=int(time.time()) - 60)
     house.redis.config_resetstat()
@@ -117,4 +117,4 @@ async def test_what_came_due_while_all_were_down_is_dispatched_once_between_two_
         await asyncio.gather(*map(work, stores))
     assert sorted(ran) == ids
     await until(house.is_empty)
-    assert cast(Any, house.redis.info("commandstats"))["cmdstat_xadd"]["calls"] < 750
+    assert cast(Any, house.redis.info("commandstats"))["cmdstat_xadd"]["calls"] <= 500
