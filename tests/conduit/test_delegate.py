@@ -409,6 +409,20 @@ async def test_a_lost_answer_counts_nothing_and_the_task_comes_back_after_the_le
     assert len(php.runs) == 2
 
 
+def times_allowed(house: House, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that each call to run a task is given from now on."""
+    allowed: list[float] = []
+    call = house.client.call
+
+    async def noted(method: str, params: Mapping[str, object], *, seconds: float) -> Raw:
+        if params["phase"] == "execute":
+            allowed.append(seconds)
+        return await call(method, params, seconds=seconds)
+
+    monkeypatch.setattr(house.client, "call", noted)
+    return allowed
+
+
 @pytest.mark.parametrize("locks", [False, True])
 @pytest.mark.parametrize(("wanted", "seconds"), [(None, 7200), (14_400, 14_400), (10**9, 604_800)])
 async def test_a_call_may_last_as_long_as_the_lease_of_its_class(
@@ -419,15 +433,7 @@ async def test_a_call_may_last_as_long_as_the_lease_of_its_class(
     if wanted is not None:
         php.lease_durations["PhpWorker"] = wanted
     house = House(php)
-    allowed: list[float] = []
-    call = house.client.call
-
-    async def noted(method: str, params: Mapping[str, object], *, seconds: float) -> Raw:
-        if params["phase"] == "execute":
-            allowed.append(seconds)
-        return await call(method, params, seconds=seconds)
-
-    monkeypatch.setattr(house.client, "call", noted)
+    allowed = times_allowed(house, monkeypatch)
     async with house.running():
         await house.end_of(await house.add())
     assert allowed == [seconds]
@@ -440,15 +446,7 @@ async def test_with_a_lock_a_call_may_always_last_two_hours_because_another_task
     php.locks = True
     php.lease_durations["PhpWorker"] = 1
     house = House(php)
-    allowed: list[float] = []
-    call = house.client.call
-
-    async def noted(method: str, params: Mapping[str, object], *, seconds: float) -> Raw:
-        if params["phase"] == "execute":
-            allowed.append(seconds)
-        return await call(method, params, seconds=seconds)
-
-    monkeypatch.setattr(house.client, "call", noted)
+    allowed = times_allowed(house, monkeypatch)
     async with house.running():
         await house.end_of(await house.add())
     assert allowed == [7200]
