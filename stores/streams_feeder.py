@@ -192,12 +192,9 @@ class Feeder:
         wanted = [task for task in tasks if task.queue == queue]
         others = [task for task in tasks if task.queue != queue]
         mark: tuple[Argument, Argument] = ("", "") if place is None else place
-        reply = await self._line.script(
-            "streams_add", self._cap, 0, queue, *mark, *_arguments(wanted), read=read_added, seconds=2 * _SECONDS
-        )
-        self._bell.added(reply.last)
+        added, full = await self._give(wanted, queue, *mark, is_free=False)
         await self._add(others)
-        return reply.added, reply.full
+        return added, full
 
     async def deliver_all(self) -> int:
         """Bring streams and record together again, whatever the server has lost; how many entries were added."""
@@ -315,20 +312,26 @@ class Feeder:
     async def _add(self, tasks: Iterable[Candidate], *, is_free: bool = False) -> int:
         added = 0
         for part in _pages(tasks):
-            reply = await self._line.script(
-                "streams_add",
-                self._cap,
-                int(is_free),
-                "",
-                "",
-                "",
-                *_arguments(part),
-                read=read_added,
-                seconds=2 * _SECONDS,
-            )
-            self._bell.added(reply.last)
-            added += reply.added
+            added += (await self._give(part, "", "", "", is_free=is_free))[0]
         return added
+
+    async def _give(self, tasks: Iterable[Candidate], *filled: Argument, is_free: bool) -> tuple[int, int]:
+        """Add a page of tasks, and say which stream this fills up to where; how many were added, and had no room."""
+        reply = await self._line.script(
+            "streams_add",
+            self._cap,
+            int(is_free),
+            *filled,
+            *_arguments(tasks),
+            read=read_added,
+            seconds=2 * _SECONDS,
+        )
+        self._bell.added(reply.last)
+        added, full = reply.added, reply.full
+        if reply.gone and (back := await self.leasable(reply.gone)):
+            more, fuller = await self._give(back.values(), *filled, is_free=True)
+            added, full = added + more, full + fuller
+        return added, full
 
 
 _SECONDS = 1.0

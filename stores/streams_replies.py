@@ -20,6 +20,9 @@ class Added(NamedTuple):
     full: int
     """had no room in their stream"""
 
+    gone: list[int]
+    """tasks that may have been leased since the record was read"""
+
     last: Entries
 
 
@@ -67,8 +70,8 @@ class Mended(NamedTuple):
 
 
 def read_added(reply: Reply) -> Added:
-    added, full, *last = _list(reply)
-    return Added(read_number(added), read_number(full), read_entries(last))
+    added, full, gone, *last = _list(reply)
+    return Added(read_number(added), read_number(full), read_ids(gone), read_entries(last))
 
 
 def read_entries(reply: Reply) -> Entries:

@@ -3,11 +3,14 @@
 -- In: now, group, how many entries a stream may hold, whether the tasks are surely held by nobody (1), the queue whose
 --     stream this fills again (empty: none), priority and id from which on that queue is still behind (empty: it is not
 --     any more); then id, queue, class and priority of each task.
--- Out: how many were added, how many found their stream full, then queue and last new entry of each stream.
+-- Out: how many were added, how many found their stream full, the tasks that went since the record was read or may have,
+--     then queue and last new entry of each stream.
 --
--- While a queue is behind only the one who fills it adds to it, so that younger tasks do not overtake the older ones.
+-- What was read of the record a moment ago may have been leased since, and its entry be gone again: it gets no second
+-- one, and the record is asked once more. While a queue is behind only the one who fills it adds to it, so that younger
+-- tasks do not overtake the older ones.
 local cap, is_free, filled = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5]
-local added, full, lengths, last = 0, 0, {}, {}
+local added, full, gone, lengths, last = 0, 0, {}, {}, {}
 
 -- Whether the task's entry waits in its stream, or was read so lately that its reader may be about to claim it. Such a
 -- reader is told when it takes the entry away: the task may have come back since. An entry that waits where the task is
@@ -31,6 +34,13 @@ local function is_on_its_way(id, entry, queue, fits)
   return true
 end
 
+local just_now, before = gone_keys()
+
+-- Whether the task may have been leased since the record was read.
+local function went(id)
+  return not is_free and (try('SISMEMBER', just_now, id) == 1 or try('SISMEMBER', before, id) == 1)
+end
+
 local function lower(key, queue, priority, id)
   local marked, first = mark_of(key, queue)
   if not (marked and (marked < priority or (marked == priority and first <= id))) then
@@ -52,7 +62,11 @@ end
 for place = 8, #ARGV, 4 do
   local id, queue, class, priority = ARGV[place], ARGV[place + 1], ARGV[place + 2], tonumber(ARGV[place + 3])
   local entry, from, was = sent_as(id)
-  if not (entry and is_on_its_way(id, entry, from, from == queue and was == class)) then
+  if entry and is_on_its_way(id, entry, from, from == queue and was == class) then
+    -- nothing to do
+  elseif went(id) then
+    gone[#gone + 1] = id
+  else
     local length = lengths[queue] or length_of(queue)
     if length >= cap or (queue ~= filled and call('HEXISTS', BEHIND, queue) == 1) then
       lower(BEHIND, queue, priority, tonumber(id))
@@ -66,7 +80,7 @@ for place = 8, #ARGV, 4 do
     lengths[queue] = length
   end
 end
-local answer = { added, full }
+local answer = { added, full, gone }
 for queue, entry in pairs(last) do
   answer[#answer + 1] = queue
   answer[#answer + 1] = entry

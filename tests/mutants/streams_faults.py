@@ -239,7 +239,21 @@ STREAMS_FAULTS: tuple[Mutant, ...] = (
         "if False else 0",
         "attack_refusals::a_server_that_refuses_again_and_again_is_asked_less_and_less_often",
     ),
+    streams(
+        "what was leased and given back while the record was read is forgotten",
+        "feeder",
+        "        if reply.gone and (",
+        "        if False and (",
+        "delivery::what_is_due_is_not_starved_by_a_flood",
+    ),
     # ---- scripts
+    lua(
+        "what was leased while the record was read gets a second entry",
+        "streams_add",
+        "  elseif went(id) then\n",
+        "  elseif false then\n",
+        "blocked::what_was_leased_since_the_record_was_read_gets_no_second_entry",
+    ),
     lua(
         "an entry counts wherever it stands",
         "streams_add",

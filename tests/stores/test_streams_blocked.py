@@ -9,8 +9,12 @@ from typing import Any, cast
 import pytest
 
 from queue_runtime.store import StoreOptions
+from queue_runtime.task import Release
+from stores.dispatchable import Page, Which
+from stores.sqlite import SqliteStore
 from stores.streams import StreamsStore
 from stores.streams_feeder import Tending
+from tests.faulty_store import FaultyStore
 from tests.servers import RedisServer
 from tests.stores.redis_house import client_of
 from tests.stores.streams_house import KEYS, House, add, finish, open_house, take, until
@@ -117,4 +121,51 @@ async def test_what_came_due_while_all_were_down_is_dispatched_once_between_two_
         await asyncio.gather(*map(work, stores))
     assert sorted(ran) == ids
     await until(house.is_empty)
-    assert cast(Any, house.redis.info("commandstats"))["cmdstat_xadd"]["calls"] <= 500
+    assert xadds(house) == 500
+
+
+class Slow(FaultyStore):
+    """A record whose pages of work arrive when the test lets them."""
+
+    def __init__(self, record: SqliteStore) -> None:
+        super().__init__(record)
+        self._record = record
+        self.read, self.arrive = asyncio.Event(), asyncio.Event()
+
+    async def dispatchable(self, which: Which, limit: int) -> Page:
+        page = await self._record.dispatchable(which, limit)
+        if page.tasks and not self.read.is_set():
+            self.read.set()
+            await self.arrive.wait()
+        return page
+
+
+@pytest.mark.parametrize("then", ["running", "ended", "given back"])
+async def test_what_was_leased_since_the_record_was_read_gets_no_second_entry(house: House, then: str) -> None:
+    """R071: another instance has read and claimed them meanwhile, and taken their entries away."""
+    plain = await house.record()
+    ids = await add(plain, number=3)
+    house.redis.config_resetstat()
+    slow = Slow(await house.record())
+    first, second = await house.store(), await house.store(record=slow)
+    starting = asyncio.create_task(second.changed(0))
+    await slow.read.wait()
+    tasks = await take(first, 3)
+    await until(house.is_empty)
+    if then == "ended":
+        await finish(first, tasks)
+    elif then == "given back":
+        await finish(first, tasks, Release())
+    await starting
+    house.redis.delete(f"{KEYS}/epoch")  # set again at the end of what is under way
+    slow.arrive.set()
+    await until(lambda: house.redis.exists(f"{KEYS}/epoch"))
+    again = await take(second, 3)
+    assert [task.id for task in again] == (ids if then == "given back" else [])
+    await until(house.is_empty)
+    assert xadds(house) == (6 if then == "given back" else 3)
+
+
+def xadds(house: House) -> int:
+    """Entries that were ever added."""
+    return int(cast(Any, house.redis.info("commandstats"))["cmdstat_xadd"]["calls"])

@@ -292,7 +292,7 @@ READERS = (
 @pytest.mark.parametrize("read", READERS)
 def test_a_reply_is_read_or_refused_whatever_it_is(read: Callable[[Any], Any]) -> None:
     dice = random.Random(5)
-    shapes = [[1, 2, b"q", b"1-2"], [b"q", b"1-2"], [0, b"", [b"q", b"1-2", b"7", b"A"], [b"q", b"1", b"2"], 0],
+    shapes = [[1, 2, [b"3"], b"q", b"1-2"], [b"q", b"1-2"], [0, b"", [b"q", b"1-2", b"7", b"A"], [b"q", b"1", b"2"], 0],
               [0, 0, [b"7"]], [b"0", [b"k"]], [[b"s", [[b"1-2", [b"a", b"b"]]]]], [b"1"]]  # fmt: skip
     for _ in range(3000):
         reply = mutated(dice.choice([*shapes, *JUNK]), dice)

@@ -6,13 +6,14 @@
 --   /classes/<queue>  task class -> how many entries it has in the stream
 --   /queues           the queues that ever had an entry
 --   /again            tasks that somebody wanted to add while their entries had been read and not taken away yet
+--   /gone/<time>      tasks that were leased or found to be no work just then; ends by itself
 --   /behind           queue -> priority and id from which on the record may hold tasks that found its stream full
 --   /missed           queue -> the same, of those tasks alone that came since somebody began to fill the stream again
 --   /filling/<queue>  somebody is filling the stream again just now; ends by itself
 --   /epoch            set once everything was delivered; missing: the server has forgotten all
 local SENT, QUEUES, BEHIND, EPOCH = P .. '/sent', P .. '/queues', P .. '/behind', P .. '/epoch'
 local AGAIN, MISSED = P .. '/again', P .. '/missed'
-local CLASSES, FILLING = P .. '/classes/', P .. '/filling/'
+local CLASSES, FILLING, GONE = P .. '/classes/', P .. '/filling/', P .. '/gone/'
 local group = ARGV[2]
 
 -- The entry, queue and class that stand for a task; nothing where somebody else wrote there.
@@ -99,6 +100,12 @@ local function drop(queue, entry, id)
   if known == entry and from == queue then  -- entries of two streams may have one number
     forget(id, from, class)
   end
+end
+
+-- The keys of the tasks that went in these two seconds, and in the two before.
+local function gone_keys()
+  local time = math.floor(call('TIME')[1] / 2)
+  return GONE .. format('%d', time), GONE .. format('%d', time - 1)
 end
 
 -- The field of an entry, or of the answer of XINFO.
