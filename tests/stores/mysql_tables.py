@@ -215,6 +215,15 @@ async def rows_read(sessions: Sessions, work: Work[Any]) -> int:
     return await sessions.play("count", counted)
 
 
+def global_rows_read(phorge: PhorgeTables) -> int:
+    """How many rows and index entries the server has read since it started, those of intermediate results left out."""
+    found = phorge.execute("SHOW GLOBAL STATUS LIKE 'Handler_read_%'")
+    return sum(int(value) for name, value in found if name in READS)
+
+
+READS = frozenset(f"Handler_read_{how}" for how in ("first", "key", "last", "next", "prev", "rnd"))
+
+
 class HeldLease:
     """`locked`: rows and index entries that it has locked, as the server counts them. `tasks`: what it takes."""
 

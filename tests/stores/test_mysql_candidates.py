@@ -9,6 +9,7 @@ from queue_runtime.task import Pause, PauseKind
 from stores.mysql import MysqlStore, open_store
 from stores.mysql_candidates import EXAMINED
 from tests.phorge_tables import PhorgeTables
+from tests.stores.mysql_tables import global_rows_read
 
 NOW = 1_700_000_000
 COLUMNS = (
@@ -40,12 +41,6 @@ def fill(
         f" INSERT INTO worker_activetask ({COLUMNS}) SELECT seq + {first - 1}, '{task_class}', {shown}, {expires}, 0,"
         f" seq + {first - 1}, NULL, 2000, NULL, {NOW}, {NOW}, NULL FROM seq_1_to_{count}"
     )
-
-
-def rows_read(phorge: PhorgeTables) -> int:
-    """How many rows the server has read from tables and indexes since it started."""
-    found = phorge.execute("SHOW GLOBAL STATUS LIKE 'Handler_read_%'")
-    return sum(int(value) for name, value in found if name in {"Handler_read_next", "Handler_read_key"})
 
 
 async def leased(store: MysqlStore, number: int, **filters: object) -> list[str]:
@@ -98,9 +93,9 @@ async def test_a_lease_that_finds_nothing_looks_at_a_bounded_number_of_rows(
     timed = {"owner": "(retry)", "expires": str(NOW - 90)} if kind == "due" else {}
     fill(phorge, "Other", EXAMINED * 6, first=1, **timed)
     await leased(store, 0, **filters)  # the census is asked for
-    before = rows_read(phorge)
+    before = global_rows_read(phorge)
     assert await leased(store, 1, **filters) == []
-    assert rows_read(phorge) - before < 5 * EXAMINED
+    assert global_rows_read(phorge) - before < 5 * EXAMINED
 
 
 async def test_a_class_that_differs_by_a_space_stands_in_nobodys_way(store: MysqlStore, phorge: PhorgeTables) -> None:
@@ -135,8 +130,8 @@ async def test_a_lease_of_a_large_queue_reads_about_what_it_takes(
     ]
     for number, (filters, bound) in enumerate(cases):
         await store.lease(f"qr:w{number}:1:1@h", 30, 60, **filters)  # type: ignore[arg-type]  # what is cached, is
-        before = rows_read(emptied)
+        before = global_rows_read(emptied)
         taken = await store.lease(f"qr:{number}:1:1@h", 30, 60, **filters)  # type: ignore[arg-type]
-        assert rows_read(emptied) - before < bound, filters
+        assert global_rows_read(emptied) - before < bound, filters
         assert taken, filters
         assert [row.priority for row in taken] == sorted(row.priority for row in taken)
