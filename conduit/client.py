@@ -27,10 +27,12 @@ from conduit.replies import read_reply
 from conduit.tcp import ConnectError, Lost
 
 MAX_REPLY = 64 * 2**20
+"""So much is read of an answer, unless somebody wants it otherwise."""
+
 MAX_PAGE = 64 * 2**10
 """So much is read of a reply that is no answer anyway."""
 
-MIN_HIDDEN = 6
+MIN_HIDDEN = 8
 """A token of fewer characters is no secret, and may be a part of any word."""
 
 GZIP = 31
@@ -69,6 +71,7 @@ class ConduitClient:
         token_now: Callable[[], str] | None = None,
         host: str = "",
         concurrency: int = 4,
+        max_reply: int = MAX_REPLY,
         tls_ca: Path | None = None,
     ) -> None:
         self._phone = Phone(url, tls_ca)
@@ -80,6 +83,7 @@ class ConduitClient:
             (b"Content-Type", CONTENT_TYPE),
             (b"User-Agent", b"queue-runtime"),
         ]
+        self._max_reply = max_reply
         self.slot = Slots(concurrency)
         self.calls: Counter[str] = Counter()
         """calls by how they ended"""
@@ -120,7 +124,7 @@ class ConduitClient:
         try:
             async with asyncio.timeout(seconds), self._phone.exchange(b"POST", target, headers, body) as reply:
                 found = {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
-                text = await _read(reply, found.get("content-encoding", ""))
+                text = await self._read(reply, found.get("content-encoding", ""))
         except ConnectError as error:
             raise _not_reached(error) from error
         except TimeoutError as error:
@@ -135,6 +139,26 @@ class ConduitClient:
                 read_reply(reply.status, found, clean)
             raise
 
+    async def _read(self, reply: Reply, encoding: str) -> bytes:
+        """The body. Nobody asked for a compressed one, so it is only read as far as some proxy may insist on it."""
+        limit = self._max_reply if reply.status == 200 else MAX_PAGE
+        inflate = zlib.decompressobj(GZIP) if encoding.lower() in {"gzip", "x-gzip"} else None
+        chunks: list[bytes] = []
+        size = 0
+        async for piece in reply:
+            try:
+                # never more at once than the limit, whatever it would grow to
+                chunk = piece if inflate is None else inflate.decompress(piece, limit + 1)
+            except zlib.error as error:
+                raise CallFailed(f"the reply is compressed, and cannot be read: {error}") from None
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                break
+        if size > limit and reply.status == 200:
+            raise ReplyTooLarge(f"the reply has more than {limit} bytes (QUEUE_RUNTIME_CONDUIT_MAX_REPLY)")
+        return b"".join(chunks)
+
 
 _NAMES: Mapping[type[ConduitError], str] = {
     NotReached: "not_reached",
@@ -142,27 +166,6 @@ _NAMES: Mapping[type[ConduitError], str] = {
     OutcomeUnknown: "unknown",
     CallFailed: "failed",
 }
-
-
-async def _read(reply: Reply, encoding: str) -> bytes:
-    """The body. Nobody asked for a compressed one, so it is only read as far as some proxy may insist on it."""
-    limit = MAX_REPLY if reply.status == 200 else MAX_PAGE
-    inflate = zlib.decompressobj(GZIP) if encoding.lower() in {"gzip", "x-gzip"} else None
-    chunks: list[bytes] = []
-    size = 0
-    async for piece in reply:
-        try:
-            # never more at once than the limit, whatever it would grow to
-            chunk = piece if inflate is None else inflate.decompress(piece, limit + 1)
-        except zlib.error as error:
-            raise CallFailed(f"the reply is compressed, and cannot be read: {error}") from None
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > limit:
-            break
-    if size > limit == MAX_REPLY:
-        raise ReplyTooLarge(f"the reply has more than {MAX_REPLY} bytes")
-    return b"".join(chunks)
 
 
 def _without(token: str, text: bytes) -> bytes:

@@ -36,6 +36,10 @@ class TokenRefused(Misconfigured):
     """The one reason of these that a call without a token, or with a wrong one, must meet."""
 
 
+class RequestTooLarge(Misconfigured):
+    """This one call has more bytes than somebody on the way takes, while others pass."""
+
+
 class OutcomeUnknown(ConduitError):
     """The answer was lost: the method may have run, may not have, or may be running now."""
 

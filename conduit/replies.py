@@ -18,6 +18,7 @@ from conduit.errors import (
     Misconfigured,
     NotReached,
     OutcomeUnknown,
+    RequestTooLarge,
     TokenRefused,
     UnknownParameters,
 )
@@ -29,17 +30,24 @@ MAX_CODE = 100
 AUTH_CODES = frozenset({"ERR-INVALID-SESSION", "ERR-INVALID-AUTH", "ERR-CONDUIT-AUTH", "ERR-WORKER-AUTH"})
 """The last one is the code of `worker.execute`, the one before it that of a gateway."""
 
-CUT_OFF = frozenset({502, 503, 504, 598, 599, *range(520, 531)})
+CUT_OFF = frozenset({408, 502, 503, 504, 598, 599, *range(520, 531)})
 """Somebody between us and PHP lost it, lost patience or shed load. After a 504 the work goes on; after a 502 it may
-have ended in the middle. From 520 on they are what large networks of proxies say, each in its own way."""
+have ended in the middle. From 520 on they are what large networks of proxies say, each in its own way. Of a 408 nobody
+says whom they waited for: some proxies mean PHP."""
+
+IN_BETWEEN = frozenset({501, 505, 506, 508, 510, 511})
+"""What only a server in between says, of a request that it will not pass on."""
 
 TURNED_AWAY = frozenset({429})
 
 NO_ACCESS = frozenset({401, 403, 407})
 """What a web server says where a rule of its own forbids the call. Phorge itself has other words for that."""
 
-TASK_ITSELF = frozenset({408, 413})
-"""What a web server says of one request that is too large or too slow, while others pass."""
+TOO_LARGE = 413
+"""What a web server says of one request, while others pass."""
+
+NO_FORM = "exceeds the 'post_max_size'"
+"""What Phorge says by a fatal error of its start, where PHP has dropped a form for its size."""
 
 NO_TOKEN = "No service token is set"
 """How our extension begins to say that Phorge has none: then no caller has the right one."""
@@ -65,6 +73,11 @@ SETUP_FIX = (
     "host of phabricator.base-uri"
 )
 URL_FIX = "QUEUE_RUNTIME_CONDUIT_URL must be the address of Phorge itself, without /api"
+SIZE_FIX = (
+    "raise the limit for bodies of what stands in front of Phorge (nginx client_max_body_size, Apache "
+    "LimitRequestBody, QUEUE_RUNTIME_GATEWAY_MAX_BODY) and PHP's post_max_size above the largest payload, which grows "
+    "to several times its size in the form"
+)
 ACCESS_FIX = (
     "have the web server in front of Phorge (its access rules, a password, an application firewall) let this host POST "
     "to /api/worker.execute; or QUEUE_RUNTIME_CONDUIT_URL is not the address of Phorge itself"
@@ -141,7 +154,7 @@ def _judge(status: int, headers: Mapping[str, str], body: bytes) -> ConduitError
     """What a reply means that is no answer of Conduit's."""
     text = body.decode(errors="replace")
     said = f"HTTP {status}: {excerpt(text)}"
-    if status in CUT_OFF:
+    if status in CUT_OFF or 200 <= status < 300:  # Phorge says 200 and no other: whose answer is it, and what ran?
         return OutcomeUnknown(said)
     if 300 <= status < 400:
         return _redirected(status, headers.get("location", ""))
@@ -149,7 +162,9 @@ def _judge(status: int, headers: Mapping[str, str], body: bytes) -> ConduitError
         return NotReached(said)
     if problem := _page_problem(text):
         return problem
-    if 400 <= status < 500 and status not in TASK_ITSELF:
+    if status == TOO_LARGE or (status == 500 and NO_FORM in text):
+        return RequestTooLarge(f"this call is too large for Phorge or its web server ({said})", SIZE_FIX)
+    if 400 <= status < 500 or status in IN_BETWEEN:
         return _refused(said, body, ACCESS_FIX if status in NO_ACCESS else URL_FIX)
     return CallFailed(said)
 
@@ -166,7 +181,7 @@ def _redirected(status: int, location: str) -> Misconfigured:
 
 
 def _refused(said: str, body: bytes, fix: str) -> ConduitError:
-    """A status of the 4xx kind: nothing ran. A gateway in between answers in Conduit's shape."""
+    """A status that says so: nothing ran. A gateway in between answers in Conduit's shape."""
     try:
         envelope = _decode(body)
     except MALFORMED:

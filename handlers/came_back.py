@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import structlog
 
-from conduit.errors import CallFailed, ConduitError, NotReached, OutcomeUnknown, UnknownParameters
+from conduit.errors import CallFailed, ConduitError, NotReached, OutcomeUnknown, RequestTooLarge, UnknownParameters
 from handlers.execution import Answer, Terms, Unreadable
 from handlers.phorge import Phorge
 from handlers.setbacks import Setbacks, grown
@@ -74,6 +74,8 @@ class CameBack:
         self, task: Task, terms: Terms, error: ConduitError | Unreadable, *, began: float = math.inf
     ) -> NoReturn:
         """Phorge answered, but not about the work; or it was not reached."""
+        if isinstance(error, RequestTooLarge):
+            self.refused(task, "size", str(error))
         if not isinstance(error, CallFailed | Unreadable):  # turned away unread, by no fault of the task
             self.not_run(task, "not reached" if isinstance(error, NotReached) else "turned away", error, began=began)
         code = error.code if isinstance(error, CallFailed) else ""

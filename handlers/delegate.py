@@ -21,8 +21,8 @@ from handlers.execution import (
     phase_call,
     plain_call,
     read_answer,
-    read_followups,
 )
+from handlers.followups import read_followups
 from handlers.phorge import Phorge
 from queue_runtime.errors import InvalidRequest, StoreUnavailable
 from queue_runtime.registry import Context, PermanentFailure, Retry, Yield

@@ -8,15 +8,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from conduit.replies import MALFORMED
-from queue_runtime.errors import InvalidRequest
-from queue_runtime.task import MAX_FOLLOWUPS, NewTask, Task
+from queue_runtime.task import Task
 
 METHOD = "worker.execute"
 VERSION = 1
 MAX_VERSION = 50
-
-LARGE = 2**20
-"""From so many bytes of follow-ups on it is looked how many there are before they are taken apart."""
 
 NO_CLASS = "ERR-NO-TASK-CLASS"
 """What a version that knows no phases says to PROBE."""
@@ -75,7 +71,7 @@ class Answer(Struct, rename="camel"):
     keeps_answers: object = None
     failure_reason: object = None
     followups: Raw = Raw(b"null")
-    """read only when all else is"""
+    """read only when all else is, by followups.py"""
 
     @property
     def reason(self) -> str:
@@ -91,36 +87,7 @@ class _Capabilities(Struct):
     facts: _Facts | None = None
 
 
-class _Child(Struct, rename="camel"):
-    task_class: str
-    data: Raw = Raw(b'""')
-    options: Raw = Raw(b"{}")
-    """the fork writes what stands in here beside the class"""
-
-
-class _Options(Struct):
-    """Absent and null mean the same."""
-
-    priority: int | None = None
-    objectPHID: str | None = None
-    containerPHID: str | None = None
-    delayUntil: int | None = None
-
-
 _decode_answer = msgspec.json.Decoder(Answer).decode
-_decode_children = msgspec.json.Decoder(list[Raw] | dict[str, Raw] | None).decode
-_decode_few = msgspec.json.Decoder(
-    msgspec.defstruct(
-        "_Few",
-        [(f"n{n}", Raw, Raw(b"null")) for n in range(MAX_FOLLOWUPS)],
-        array_like=True,
-        forbid_unknown_fields=True,
-    )
-).decode
-"""Takes a list only while it is no longer than any that is stored."""
-
-_decode_child = msgspec.json.Decoder(_Child).decode
-_decode_options = msgspec.json.Decoder(_Options, strict=False).decode  # numbers may be text
 
 
 def plain_call(task: Task) -> dict[str, object]:
@@ -175,57 +142,6 @@ def _read(raw: Raw) -> Answer:
         return _decode_answer(raw)
     except MALFORMED as error:
         raise Unreadable(f"{METHOD} gave a result that is not understood: {error}") from None
-
-
-def read_followups(answer: Answer) -> list[NewTask]:
-    """The children that the worker staged; their data is passed on as it came, byte for byte.
-
-    Raises Unreadable where they cannot be understood, InvalidRequest where they cannot be stored.
-    """
-    try:
-        children = None if _are_legion(answer.followups) else _decode_children(answer.followups) or []
-    except MALFORMED as error:
-        raise Unreadable(f"its follow-ups are not understood: {error}") from None
-    if isinstance(children, dict):  # PHP writes a list with gaps so
-        children = list(children.values())
-    if children is None or len(children) > MAX_FOLLOWUPS:
-        count = "far more" if children is None else str(len(children))
-        raise InvalidRequest("followups", f"PHP staged {count}, at most {MAX_FOLLOWUPS} are stored with a task")
-    return [_child(raw) for raw in children]
-
-
-def _child(raw: Raw) -> NewTask:
-    try:
-        child = _decode_child(raw)
-        # an empty map is `[]` in PHP
-        options = _decode_options(raw if _is_empty(child.options) else child.options)
-        data = msgspec.json.decode(child.data, type=str) if bytes(child.data)[:1] == b'"' else str(child.data, "utf-8")
-    except (*MALFORMED, UnicodeDecodeError) as error:
-        raise Unreadable(f"a follow-up is not understood: {error}") from None
-    return NewTask(
-        task_class=child.task_class,
-        data=data,
-        priority=options.priority,
-        object_phid=options.objectPHID or None,
-        container_phid=options.containerPHID or None,
-        delay_until=options.delayUntil or None,
-    )
-
-
-def _are_legion(followups: Raw) -> bool:
-    """Whether a long list has too many of them: to take millions apart would hold up the event loop for seconds."""
-    text = memoryview(followups)
-    if text.nbytes < LARGE or text[0] != ord("["):
-        return False
-    try:
-        _decode_few(followups)
-    except msgspec.ValidationError:
-        return True
-    return False
-
-
-def _is_empty(options: Raw) -> bool:
-    return b"".join(bytes(options).split()) in {b"{}", b"[]", b"null"}
 
 
 def _shown(value: object) -> str:

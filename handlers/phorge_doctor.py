@@ -191,7 +191,8 @@ def _too_large(size: str, error: ConduitError) -> Finding:
     fix = (
         "raise post_max_size of PHP and the web server's limit (nginx: client_max_body_size, Apache: LimitRequestBody)"
     )
-    return warning("payloads", f"one of {size} does not get to Phorge ({error}): {fix}")
+    reason = error.reason if isinstance(error, Misconfigured) else error  # its own fix is much the same
+    return warning("payloads", f"one of {size} does not get to Phorge ({reason}): {fix}")
 
 
 # ---- what the extension tells

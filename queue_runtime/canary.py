@@ -99,10 +99,27 @@ async def _send_once(store: Store, canary: Canary) -> tuple[Finding, bool]:
                 return await _judge(store, canary, ended, time.monotonic() - began), foreign
             if reason := await _last_error(store, row.id):
                 return fault("canary", f"task {row.id} ({canary.task_class}) failed: {reason}"), False
+            if put_off := await _put_off(store, canary, row.id, left):
+                return fault("canary", put_off), False
             await anyio.sleep(min(POLL, left))
         return fault("canary", await _not_in_time(store, canary, row.id)), False
     finally:
         await _take_back(store, row.id)
+
+
+async def _put_off(store: Store, canary: Canary, task_id: int, left: float) -> str | None:
+    """How it stands with one that nobody may run before the time is over, however long that is waited for."""
+    (row,) = await store.get([task_id])
+    if row is None or row.lease_expires is None or not is_sentinel(row.lease_owner):
+        return None
+    wait = row.lease_expires - row.date_modified  # both by the store's clock
+    if wait < left:
+        return None
+    php = " PHP may still be running it." if row.lease_owner == Sentinel.UNKNOWN else ""
+    return (
+        f"task {task_id} ({canary.task_class}) was taken, and put off for {wait} s, so it is cancelled: it was"
+        f" {row.lease_owner}.{php} The log of that worker says why"
+    )
 
 
 async def _not_in_time(store: Store, canary: Canary, task_id: int) -> str:

@@ -386,19 +386,33 @@ def _in_phorges_tables(config: Config) -> bool:
     return "mysql" in {config.store, config.record if config.store == "streams" else ""}
 
 
-def natives_of(current: Current) -> Callable[[], Awaitable[bool]] | None:
-    """Says whether taskmasters of Phorge's own may be alive; None: the queue is in no table that they know."""
+def book_of(current: Current) -> Callable[[], Awaitable[tuple[str, ...] | None]] | None:
+    """Tells the hosts whose taskmasters Phorge's book of daemons has as alive, or None where it cannot be read.
 
-    async def by_the_book() -> bool:
+    Itself None where the queue is in no table that they know.
+    """
+
+    async def look() -> tuple[str, ...] | None:
         from stores import mysql_doctor
 
-        alive = await mysql_doctor.taskmasters(_mysql_settings(current.config), options_of(current.config))
+        return await mysql_doctor.taskmasters(_mysql_settings(current.config), options_of(current.config))
+
+    return look if _in_phorges_tables(current.config) else None
+
+
+def natives_of(current: Current) -> Callable[[], Awaitable[bool]] | None:
+    """Says whether taskmasters of Phorge's own may be alive; None: the queue is in no table that they know."""
+    book = book_of(current)
+
+    async def by_the_book() -> bool:
+        assert book is not None
+        alive = await book()
         return alive is None or bool(alive)
 
     async def unseen() -> bool:
         return False  # where the queue is, is the server's affair: what Phorge itself says must do
 
-    if _in_phorges_tables(current.config):
+    if book is not None:
         return by_the_book
     return unseen if current.config.store == "remote" else None
 
@@ -477,7 +491,7 @@ def build(
         registry = Registry() if registry is None else registry
         if config.conduit_url is not None:  # for its classes: Phorge is not asked
             delegate_to_phorge(current, config.conduit_url, registry, lifecycle, doorbell.ring)
-        shadow = Shadow(store, registry, lifecycle, current)
+        shadow = Shadow(store, registry, lifecycle, current, book=book_of(current))
     elif registry is not None:
         if config.conduit_url is not None:
             delegation = delegate_to_phorge(current, config.conduit_url, registry, lifecycle, doorbell.ring)
@@ -567,6 +581,7 @@ def delegate_to_phorge(
             token_now=lambda: current.config.conduit_token,
             host=config.conduit_host,
             concurrency=config.conduit_concurrency,
+            max_reply=config.conduit_max_reply,
             tls_ca=config.conduit_tls_ca,
         )
     except OSError as error:

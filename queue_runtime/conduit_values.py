@@ -108,15 +108,19 @@ def _read_methods(text: str) -> frozenset[str]:
 
 CONDUIT_METHODS = Rule(_METHODS_WORDS, _read_methods)
 
-_SIZE_WORDS = f"a whole number of bytes from 1024 to {MAX_DATA_BYTES}, K and M allowed"
+
+def _size(least: int, most: int) -> Rule:
+    words = f"a whole number of bytes from {least} to {most}, K and M allowed"
+
+    def read(text: str) -> int:
+        match = re.fullmatch(r"(\d{1,9})([KM]?)B?", text, re.ASCII | re.IGNORECASE)
+        size = int(match[1]) * {"": 1, "K": 2**10, "M": 2**20}[match[2].upper()] if match else 0
+        if not least <= size <= most:
+            raise ValueError(f"must be {words}")
+        return size
+
+    return Rule(words, read)
 
 
-def _read_size(text: str) -> int:
-    match = re.fullmatch(r"(\d{1,9})([KM]?)B?", text, re.ASCII | re.IGNORECASE)
-    size = int(match[1]) * {"": 1, "K": 2**10, "M": 2**20}[match[2].upper()] if match else 0
-    if not 1024 <= size <= MAX_DATA_BYTES:
-        raise ValueError(f"must be {_SIZE_WORDS}")
-    return size
-
-
-BODY_SIZE = Rule(_SIZE_WORDS, _read_size)
+BODY_SIZE = _size(1024, MAX_DATA_BYTES)
+REPLY_SIZE = _size(2**20, 2**30)

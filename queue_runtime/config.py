@@ -77,6 +77,7 @@ class Config(Struct, frozen=True, kw_only=True):
     conduit_host: str
     conduit_concurrency: int
     conduit_classes: tuple[str, ...]
+    conduit_max_reply: int
     conduit_tls_ca: Path | None
     gateway: bool
     gateway_url: str | None
@@ -96,11 +97,20 @@ class Config(Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never be seen in a log line or an error text."""
-        passwords = (*passwords_in(self.redis_url), *passwords_in(self.remote_url))
-        return tuple(
-            one for one in (self.token, self.mysql_password, self.remote_token, self.conduit_token, *passwords) if one
-        )
+        """What must never be seen in a log line or an error text. What is shorter may be a part of any word."""
+        return tuple(one for field in _SECRET for one in _secrets_of(self, field) if len(one) >= LEAST_SECRET)
+
+
+LEAST_SECRET = 8
+"""A secret of fewer characters can be guessed, and is not looked for in log lines, which it would garble."""
+
+_SECRET = [one.field for one in SETTINGS if one.secret]
+
+
+def _secrets_of(config: Config, field: str) -> tuple[str, ...]:
+    """What is secret of a setting: all of it, or the passwords in an address."""
+    value: str = getattr(config, field)
+    return passwords_in(value) if field.endswith("_url") else (value,)
 
 
 ENV_FILE = BY_FIELD["env_file"].variable
@@ -187,6 +197,7 @@ class _Reader:
         config = msgspec.convert(fields, Config)
         self._check_relations(config)
         self._name_what_has_no_effect(config)
+        self._name_short_secrets(config)
         return Reading(
             None if self._problems else config,
             tuple(self._problems),
@@ -346,6 +357,16 @@ class _Reader:
             return  # one of them is a fault of its own and is reported as such
         if not same:
             self._problems.append(f"{names} and {origin} are both set, to different values: keep {origin}")
+
+    def _name_short_secrets(self, config: Config) -> None:
+        for field in _SECRET:
+            origin = self._texts.get(field, ("", ""))[1]
+            if field not in self._faulty and any(0 < len(one) < LEAST_SECRET for one in _secrets_of(config, field)):
+                what = "the password in it" if field.endswith("_url") else "it"
+                self._warnings.append(
+                    f"{origin}: {what} has fewer than {LEAST_SECRET} characters, which can be guessed; and it is not"
+                    " cut out of log lines, where so few may be a part of any word"
+                )
 
     def _name_what_has_no_effect(self, config: Config) -> None:
         origins = {field: origin for field, (_, origin) in self._texts.items()}

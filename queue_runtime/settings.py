@@ -168,6 +168,8 @@ SETTINGS = (
             "tasks that Phorge runs for us at once; stay well below php-fpm's pm.max_children", worker_only=True),
     Setting("conduit_classes", "*", conduit_values.CLASS_PATTERNS, "classes that Phorge may run for us",
             worker_only=True),
+    Setting("conduit_max_reply", "64M", conduit_values.REPLY_SIZE,
+            "largest reply of Phorge that is read; it holds the follow-ups of one task", worker_only=True),
     Setting("conduit_tls_ca", "", values.READABLE_FILE, "authorities to trust for Phorge, in place of the system's"),
     Setting("gateway", "0", values.switch(), "pass Conduit calls (/api/{method}) on to Phorge"),
     Setting("gateway_url", "", conduit_values.PHORGE_URL, "where to (default: CONDUIT_URL)"),

@@ -12,6 +12,9 @@ Done = Callable[[Settled], None]
 
 NO_TASKS: frozenset[int] = frozenset()
 
+ROW_BYTES = 400
+"""What a new row counts beside its payload, so that a round has not too many of them either."""
+
 
 class Part:
     """The settlements of one caller: of a request, or the one outcome of one of our own runs."""
@@ -62,7 +65,7 @@ class Part:
             outcome = settlement.outcome
             if type(outcome) is Complete:
                 if outcome.followups:
-                    self.size += sum(len(task.data) for task in outcome.followups)
+                    self.size += sum([ROW_BYTES + len(task.data) for task in outcome.followups])
             elif isinstance(outcome, Fail | Retry):
                 self.size += len(outcome.failure.message[:MAX_MESSAGE]) + len(outcome.failure.trace[:MAX_TRACE])
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from enum import StrEnum
 from typing import NoReturn
 
@@ -36,6 +36,10 @@ from queue_runtime.task import (
 
 ROWS = 1000
 """Held and ended rows that one report looks at."""
+
+
+BOOK_SECONDS = 5.0
+"""How long a report waits for Phorge's book of daemons."""
 
 
 class ShadowStore:
@@ -170,15 +174,28 @@ class Report(Struct, frozen=True):
 
     activity: Activity
 
+    native_alive: tuple[str, ...] | None
+    """hosts of native taskmasters by Phorge's book of daemons, of idle ones too; None: nobody can say"""
+
 
 class Shadow:
     """Looks at the queue as a worker would, and says in the log now and then what it would have taken, and who works.
 
-    `supported`, `queues` and `stats` are what the faces see of a worker: one that has run nothing.
+    `supported`, `queues` and `stats` are what the faces see of a worker: one that has run nothing. `book` tells the
+    hosts of native taskmasters that are alive, where it can; None: the queue is in no table that they know.
     """
 
-    def __init__(self, store: Store, registry: Registry, lifecycle: Lifecycle, current: Current) -> None:
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        lifecycle: Lifecycle,
+        current: Current,
+        *,
+        book: Callable[[], Awaitable[tuple[str, ...] | None]] | None = None,
+    ) -> None:
         self._store = store
+        self._book = book
         self._registry = registry
         self._current = current
         self._outage = Outage("shadow", lifecycle)
@@ -220,7 +237,11 @@ class Shadow:
             found[self._would(group)][group.task_class] += group.waiting
         oldest = min((group.oldest for group in backlog), default=None)
         activity = await look(self._store, round(self._current.config.sweep_seconds) or 1, rows=ROWS)
-        self.last = Report(found, 0 if oldest is None else max(int(time.time()) - oldest, 0), activity)
+        alive = None
+        if self._book is not None:
+            with anyio.move_on_after(BOOK_SECONDS):
+                alive = await self._book()
+        self.last = Report(found, 0 if oldest is None else max(int(time.time()) - oldest, 0), activity, alive)
         self._say(self.last)
         return self.last
 
@@ -245,4 +266,10 @@ class Shadow:
             held_by={str(one): count for one, count in activity.held.items()},
             ended_by={str(one): count for one, count in activity.ended.items()},
             native_hosts=sorted(activity.native_hosts),
+            **self._alive(report),
         )
+
+    def _alive(self, report: Report) -> dict[str, object]:
+        if self._book is None:
+            return {}
+        return {"native_alive": "unknown" if report.native_alive is None else sorted(report.native_alive)}

@@ -29,7 +29,11 @@ MAX_LEASE_LIMIT = 1000
 MAX_LEASE_BYTES = 8 * 2**20
 MAX_LIST = 5000
 MAX_IDS = 10_000
-MAX_FOLLOWUPS = 1000
+MAX_FOLLOWUPS = 20_000
+MAX_FOLLOWUP_BYTES = 64 * 2**20
+"""Follow-ups of one task, and their payloads together. They are stored in one step with its success, which keeps a
+store busy for up to half a second where they are so many."""
+
 MAX_ATTEMPTS = 2**31 - 1
 MAX_DATA_BYTES = 64 * 2**20
 MAX_EVENT_ID_BYTES = 128
@@ -471,15 +475,23 @@ def check_owner(owner: str) -> None:
         raise InvalidRequest("owner", f"{owner} marks a report that could not be delivered and cannot hold a lease")
 
 
+_INT64 = 2**63 - 1
+
+
 def check_outcome(outcome: Outcome) -> None:
     """Raise InvalidRequest where an outcome breaks a bound."""
     match outcome:
         case Complete(duration_us, followups):
-            check_range("duration_us", duration_us, 0, 2**63 - 1)
+            check_range("duration_us", duration_us, 0, _INT64)
             if len(followups) > MAX_FOLLOWUPS:
                 raise InvalidRequest("followups", f"must be at most {MAX_FOLLOWUPS}, not {len(followups)}")
-        case Retry(wait, _, max_attempts):
+            if followups and (size := sum([len(task.data) for task in followups])) > MAX_FOLLOWUP_BYTES:
+                raise InvalidRequest("followups", f"must have at most {MAX_FOLLOWUP_BYTES} bytes together, not {size}")
+        case Fail(failure):
+            check_range("failure.duration_us", failure.duration_us, 0, _INT64)
+        case Retry(wait, failure, max_attempts):
             check_range("wait", wait, 0, U32)
+            check_range("failure.duration_us", failure.duration_us, 0, _INT64)
             if max_attempts is not None:
                 check_range("max_attempts", max_attempts, 1, MAX_ATTEMPTS)
         case Yield(wait) | Unknown(wait):

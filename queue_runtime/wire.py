@@ -16,7 +16,6 @@ from msgspec import Meta, Struct
 from queue_runtime.errors import InvalidRequest
 from queue_runtime.task import (
     DEFAULT_QUEUE,
-    MAX_FOLLOWUPS,
     ArchivedTask,
     Attempt,
     Lease,
@@ -46,6 +45,9 @@ WIRE_NAMES = {
     "duration_us": "duration",
 }
 """Python name of a value -> its key on the wire, where the two differ."""
+
+MAX_TASKS = 1000
+"""Tasks, or outcomes, of one request, as the contract has it. A handler here may bring more follow-ups."""
 
 HIDDEN_OWNERS = frozenset({Sentinel.RETRY, Sentinel.DELAY, Sentinel.UNKNOWN})
 """Owners that the Go service does not know: it leaves the column NULL, and so the key is absent."""
@@ -201,8 +203,8 @@ def new_task(body: EnqueueBody, at: str = "") -> NewTask:
 def new_tasks(bodies: Sequence[EnqueueBody] | None, field: str) -> list[NewTask]:
     """The tasks of a list; raises InvalidRequest when it is longer than any list of tasks may be."""
     bodies = bodies or ()
-    if len(bodies) > MAX_FOLLOWUPS:
-        raise InvalidRequest(field, f"must be at most {MAX_FOLLOWUPS} tasks, not {len(bodies)}")
+    if len(bodies) > MAX_TASKS:
+        raise InvalidRequest(field, f"must be at most {MAX_TASKS} tasks, not {len(bodies)}")
     return [new_task(body, f"{field}[{place}].") for place, body in enumerate(bodies)]
 
 

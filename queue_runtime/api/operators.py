@@ -11,9 +11,10 @@ from queue_runtime.errors import InvalidRequest
 from queue_runtime.intake import Intake
 from queue_runtime.settler import BUSY_SECONDS, Settler, StillLocked
 from queue_runtime.store import Store
-from queue_runtime.task import MAX_FOLLOWUPS, U32, check_range
+from queue_runtime.task import U32, check_range
 from queue_runtime.wire import (
     INT64,
+    MAX_TASKS,
     DelayBody,
     EnqueueBatchBody,
     PauseBody,
@@ -67,8 +68,8 @@ class OperatorFace:
         bodies = body.settlements
         if not bodies:
             raise bad_request("settlements: is required")
-        if len(bodies) > MAX_FOLLOWUPS:
-            raise InvalidRequest("settlements", f"must be at most {MAX_FOLLOWUPS}, not {len(bodies)}")
+        if len(bodies) > MAX_TASKS:
+            raise InvalidRequest("settlements", f"must be at most {MAX_TASKS}, not {len(bodies)}")
         settlements = [
             outcomes.settlement(one, self._current.config.retry_seconds, f"settlements[{place}].")
             for place, one in enumerate(bodies)

@@ -1,5 +1,7 @@
 """The walk of `queue-runtime takeover check`: each step is tried, and shown when it cannot be passed."""
 
+import anyio
+import anyio.to_thread
 import click
 from msgspec import Struct
 from msgspec.structs import replace
@@ -9,6 +11,7 @@ from queue_runtime.canary import TEST_CLASS, Canary, run_here, send, stopped
 from queue_runtime.cli.environment import EXIT_FAILED
 from queue_runtime.cli.findings import show
 from queue_runtime.cli.heard import Heard
+from queue_runtime.cli.there import held_there
 from queue_runtime.config import Config
 from queue_runtime.findings import Finding, Level, fault, note, ok
 from queue_runtime.handler_spec import ANY_CLASS
@@ -157,6 +160,10 @@ class _Walk:
         finding = await send(self._store, canary)
         self._take(canary, finding)
         self._proof.by_worker = finding.level is Level.OK
+        if not self._proof.by_worker and canary.by_phorge:
+            reason = await anyio.to_thread.run_sync(held_there, self._worker, canary.task_class)
+            if reason is not None:
+                self._proof.found.append(note("worker", f"{self._worker.address} says: {reason}"))
 
     async def _run_here(self, canary: Canary) -> None:
         registry = self._trial.registry

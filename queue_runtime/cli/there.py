@@ -29,6 +29,18 @@ def look_there(address: str, here: Place | None) -> Worker:
     return _ours(address, answer, details, here)
 
 
+def held_there(worker: Worker, task_class: str) -> str | None:
+    """Why the process there does not have Phorge run this class just now, by its own word; None: nobody says."""
+    try:
+        _, text = ask(worker.address, "GET", "/readyz?verbose=1", seconds=SECONDS)
+    except (OSError, ValueError, HTTPException):
+        return None
+    found: object = _object(text)
+    for name in ("details", "conduit", "held", task_class):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
+
+
 def _ours(address: str, answer: dict[str, Any], details: dict[str, Any], here: Place | None) -> Worker:
     worker = details.get("worker")
     if details.get("shadow"):

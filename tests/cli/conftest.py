@@ -1,10 +1,13 @@
-"""Fixtures of these tests: a stand-in for a running queue."""
+"""Fixtures of these tests: a stand-in for a running queue, and an empty Phorge."""
 
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+
+from tests.backends import Servers
+from tests.cli.takeovers import empty_phorge
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -43,6 +46,12 @@ def queue() -> Iterator[type[Answers]]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def settings(servers: Servers) -> dict[str, str]:
+    """Of a command on an empty Phorge."""
+    return empty_phorge(servers)
 
 
 def address_of(queue: type[Answers]) -> str:

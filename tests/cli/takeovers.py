@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tests.phorge_tables import PhorgeTables
 CLASS = "PhabricatorTestWorker"
 PHP_CLASS = "PhabricatorSearchWorker"
 NOBODY_THERE = "127.0.0.1:1"
+TASKMASTER = "PhabricatorTaskmasterDaemon"
 
 
 def empty_phorge(servers: Servers) -> dict[str, str]:
@@ -93,6 +94,24 @@ def native_taskmaster(tables: PhorgeTables) -> Iterator[None]:
 
 def _nothing(task: PhpTask) -> list[tuple[str, str]]:
     return []
+
+
+@contextmanager
+def book_of_daemons(tables: PhorgeTables) -> Iterator[Callable[[str, str, str], None]]:
+    """Phorge's, which is empty; what is given back writes a daemon, its host and how it is into it."""
+
+    def report(daemon: str, host: str, status: str) -> None:
+        line = "INSERT INTO phabricator_daemon.daemon_log VALUES (%s, %s, %s, UNIX_TIMESTAMP())"
+        tables.execute(line, (daemon, host, status))
+
+    tables.execute(
+        "CREATE DATABASE phabricator_daemon; CREATE TABLE phabricator_daemon.daemon_log"
+        " (daemon VARCHAR(255), host VARCHAR(255), status VARCHAR(8), dateModified INT UNSIGNED)"
+    )
+    try:
+        yield report
+    finally:
+        tables.execute("DROP DATABASE phabricator_daemon")
 
 
 def native_run(servers: Servers, task_class: str) -> None:

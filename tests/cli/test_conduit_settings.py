@@ -97,7 +97,7 @@ def test_settings_without_effect_get_a_warning() -> None:
 @pytest.mark.parametrize(
     "variables",
     [
-        {"CONDUIT_URL": "phorge", "CONDUIT_TOKEN": "t"},
+        {"CONDUIT_URL": "phorge", "CONDUIT_TOKEN": "a long token"},
         {"CONDUIT_URL": "phorge", "GATEWAY": "1"},
         {"GATEWAY": "1", "GATEWAY_URL": "phorge"},
         {"GATEWAY": "perhaps", "GATEWAY_URL": "http://p", "CONDUIT_HOST": "h"},
@@ -113,7 +113,7 @@ def test_the_old_names_of_worker_and_gateway_are_taken_over() -> None:
     reading = read_environment(
         {
             "GORGE_WORKER_CONDUIT_URL": "http://phorge:80",
-            "GORGE_WORKER_CONDUIT_TOKEN": "s3cret",
+            "GORGE_WORKER_CONDUIT_TOKEN": "s3cret of gorge",
             "GORGE_CONDUIT_UPSTREAM_URL": "http://phorge:80/",
             "GORGE_CONDUIT_PROXY_TIMEOUT_SEC": "0",
             "GORGE_CONDUIT_MAX_BODY_SIZE": "10M",
@@ -125,12 +125,12 @@ def test_the_old_names_of_worker_and_gateway_are_taken_over() -> None:
     )
     config = reading.config
     assert config is not None
-    assert (config.conduit_url, config.conduit_token) == ("http://phorge:80", "s3cret")
+    assert (config.conduit_url, config.conduit_token) == ("http://phorge:80", "s3cret of gorge")
     assert (config.gateway_url, config.gateway_seconds) == ("http://phorge:80", 0)
     assert (config.gateway_rate, config.gateway_burst) == (20, 40)
     assert config.gateway_exempt == {"conduit.ping"}
-    assert not any("s3cret" in line for line in (*reading.notices, *reading.warnings))
-    assert "s3cret" in config.secrets
+    assert not any("s3cret of gorge" in line for line in (*reading.notices, *reading.warnings))
+    assert "s3cret of gorge" in config.secrets
 
 
 def test_with_phorge_every_class_runs_somewhere() -> None:

@@ -259,11 +259,39 @@ def test_a_bad_redis_url_is_a_fault_that_does_not_show_it(url: str) -> None:
 def test_the_password_of_a_url_is_a_secret_and_the_rest_of_it_is_not() -> None:
     environ = {
         "QUEUE_RUNTIME_STORE": "redis",
-        "QUEUE_RUNTIME_REDIS_URL": "redis+sentinel://:p%40ss@a:1/m?sentinel_password=x",
+        "QUEUE_RUNTIME_REDIS_URL": "redis+sentinel://:p%40ssword@a:1/m?sentinel_password=sentinel",
     }
-    assert load_config(environ).secrets == ("p%40ss", "p@ss", "x")
+    assert load_config(environ).secrets == ("p%40ssword", "p@ssword", "sentinel")
     assert load_config({}).secrets == ()
-    assert load_config({"QUEUE_RUNTIME_STORE": "mysql", "QUEUE_RUNTIME_MYSQL_PASSWORD": "pw"}).secrets == ("pw",)
+    assert load_config({"QUEUE_RUNTIME_STORE": "mysql", "QUEUE_RUNTIME_MYSQL_PASSWORD": "password"}).secrets == (
+        "password",
+    )
+
+
+SHORT = {
+    "TOKEN": ("sqlite", "7 chars", "it"),
+    "CONDUIT_TOKEN": ("sqlite", "x", "it"),
+    "MYSQL_PASSWORD": ("mysql", "phorge", "it"),
+    "REDIS_URL": ("redis", "redis://:p%40ss@a:1/0", "the password in it"),
+    "REMOTE_URL": ("remote", "https://u:x@queue", "the password in it"),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_secret_of_a_few_characters_is_named_at_the_start_and_is_not_looked_for_in_log_lines(name: str) -> None:
+    """It may be a part of any word."""
+    store, text, what = SHORT[name]
+    more = {
+        "REMOTE_URL": {"QUEUE_RUNTIME_REMOTE_TOKEN": "long enough"},
+        "CONDUIT_TOKEN": {"QUEUE_RUNTIME_CONDUIT_URL": "http://p"},
+    }
+    environ = {"QUEUE_RUNTIME_STORE": store, f"QUEUE_RUNTIME_{name}": text, **more.get(name, {})}
+    reading = read_environment(environ)
+    assert reading.config is not None
+    assert set(reading.config.secrets) <= {"long enough"}
+    (warning,) = reading.warnings
+    assert warning.startswith(f"QUEUE_RUNTIME_{name}: {what} has fewer than 8 characters")
+    assert text not in warning.removeprefix(f"QUEUE_RUNTIME_{name}").replace("characters", "")
 
 
 def test_the_passwords_may_come_from_files(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_each_old_name_of_redis_is_taken_or_told_as_a_conflict_on_both_stores(st
     assert reading.config is not None
     assert reading.config.redis_url == wanted[name]
     assert f"GORGE_TASKQUEUE_REDIS_{name} is taken as QUEUE_RUNTIME_REDIS_URL" in reading.notices
-    (warning,) = reading.warnings
+    (warning,) = (one for one in reading.warnings if "fewer than 8 characters" not in one)
     assert "tasks that gorge keeps in Redis" in warning
     (problem,) = read_environment(environ | {"QUEUE_RUNTIME_REDIS_URL": "redis://r/1"}).problems
     assert f"GORGE_TASKQUEUE_REDIS_{name} and QUEUE_RUNTIME_REDIS_URL are both set, to different values" in problem

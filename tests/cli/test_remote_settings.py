@@ -60,8 +60,8 @@ def test_a_bad_address_is_one_fault_that_does_not_show_it(url: str) -> None:
 def test_token_and_password_are_secrets_that_files_may_hold(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("from a file\n")
-    config = load_config(environment(REMOTE_URL="https://u:p%40w@q", REMOTE_TOKEN_FILE=str(file)))
-    assert config.secrets == ("from a file", "p%40w", "p@w")
+    config = load_config(environment(REMOTE_URL="https://u:p%40ssword@q", REMOTE_TOKEN_FILE=str(file)))
+    assert config.secrets == ("p%40ssword", "p@ssword", "from a file")
 
 
 def test_settings_that_the_server_decides_get_a_warning() -> None:

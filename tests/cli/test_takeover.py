@@ -1,7 +1,5 @@
 """`queue-runtime takeover plan` and `status`: who works on Phorge's queue, and who would run what waits."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,8 @@ from tests.cli.conftest import Answers, address_of
 from tests.cli.takeovers import (
     CLASS,
     PHP_CLASS,
-    empty_phorge,
+    TASKMASTER,
+    book_of_daemons,
     one_ended,
     phorge_of,
     serving,
@@ -27,12 +26,6 @@ from tests.conduit.test_phorge_doctor import FACTS
 from tests.faults.process import Served, enqueue, wait_for
 from tests.phorge_php import Taskmaster
 from tests.phorge_tables import PhorgeTables
-
-
-@pytest.fixture
-def settings(servers: Servers) -> dict[str, str]:
-    """Of a command on an empty Phorge."""
-    return empty_phorge(servers)
 
 
 @pytest.mark.parametrize(
@@ -296,25 +289,6 @@ def test_a_worker_of_another_store_is_not_taken_for_ours(
             other.tell_and_wait()
 
 
-@contextmanager
-def book_of_daemons(tables: PhorgeTables, *alive: str) -> Iterator[None]:
-    """Phorge's, with taskmasters that are alive on these hosts and have nothing to do."""
-    tables.execute(
-        "CREATE DATABASE phabricator_daemon; CREATE TABLE phabricator_daemon.daemon_log"
-        " (daemon VARCHAR(255), host VARCHAR(255), status VARCHAR(8), dateModified INT UNSIGNED)"
-    )
-    for host in alive:
-        tables.execute(
-            "INSERT INTO phabricator_daemon.daemon_log VALUES"
-            " ('PhabricatorTaskmasterDaemon', %s, 'wait', UNIX_TIMESTAMP())",
-            (host,),
-        )
-    try:
-        yield
-    finally:
-        tables.execute("DROP DATABASE phabricator_daemon")
-
-
 def test_native_taskmasters_that_have_nothing_to_do_are_seen(
     settings: dict[str, str], tmp_path: Path, servers: Servers
 ) -> None:
@@ -325,7 +299,9 @@ def test_native_taskmasters_that_have_nothing_to_do_are_seen(
         with book_of_daemons(servers.phorge):
             code, said = status(found, tmp_path)
             assert (code, "book of daemons" in said) == (0, False), said
-        with book_of_daemons(servers.phorge, "web1", "web2"):
+        with book_of_daemons(servers.phorge) as report:
+            report(TASKMASTER, "web1", "wait")
+            report(TASKMASTER, "web2", "wait")
             code, said = status(found, tmp_path)
             assert (code, "not done: native taskmasters are alive on web1, web2" in said) == (1, True), said
             checked = run("takeover", "check", folder=tmp_path, variables=found)

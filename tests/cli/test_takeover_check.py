@@ -19,7 +19,6 @@ from tests.cli.takeovers import (
     NOBODY_THERE,
     PHP_CLASS,
     check,
-    empty_phorge,
     hangs,
     keep_busy,
     native_run,
@@ -32,12 +31,6 @@ from tests.cli.takeovers import (
 )
 from tests.faults.process import wait_for
 from tests.phorge_php import Taskmaster
-
-
-@pytest.fixture
-def settings(servers: Servers) -> dict[str, str]:
-    """Of a command on an empty Phorge."""
-    return empty_phorge(servers)
 
 
 def test_a_canary_goes_through_the_worker_that_runs(settings: dict[str, str], tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from tests.cli.takeovers import (
     NOBODY_THERE,
     PHP_CLASS,
     check,
-    empty_phorge,
     executed,
     hangs,
     native_run,
@@ -28,10 +27,24 @@ from tests.conduit.php import TOKEN, Php, served
 from tests.conduit.stub import Call, Http, StubPhp
 
 
-@pytest.fixture
-def settings(servers: Servers) -> dict[str, str]:
-    """Of a command on an empty Phorge."""
-    return empty_phorge(servers)
+async def _fails(call: Call) -> dict[str, Any]:
+    return {"result": "permanent-failure", "failureReason": "it cannot be done"}
+
+
+async def _lost(call: Call) -> Http:
+    return stub.NGINX_TIMEOUT
+
+
+async def _waits(call: Call) -> dict[str, Any]:
+    return {"result": "yield", "retry": 61}
+
+
+async def _busy(call: Call) -> dict[str, Any]:
+    return {"result": "busy"}
+
+
+async def _not_allowed(call: Call) -> Http:
+    return stub.error("ERR-WORKER-CLASS", "this class may not be run")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +176,36 @@ def test_with_the_canary_among_the_classes_it_goes_through_the_worker(
     assert "next is step 5" in said
 
 
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (
+            _not_allowed,
+            [
+                "was taken, and put off for 300 s",
+                "(yield)",
+                "says: Phorge does not allow this class here",
+                "ERR-WORKER-CLASS",
+            ],
+        ),
+        (_waits, ["was taken, and put off for 61 s", "(yield)"]),
+    ],
+)
+def test_a_canary_that_the_worker_was_refused_ends_the_check_at_once_with_the_reason(
+    settings: dict[str, str], tmp_path: Path, servers: Servers, work: stub.Work, words: list[str]
+) -> None:
+    php = phorge_of(1, locks=True)
+    php.work = work
+    with stub_phorge(php, settings) as delegating, serving(tmp_path, delegating) as (served, found):
+        served.wait_for_event("Phorge runs tasks")
+        code, said = check(found, tmp_path)
+        served.tell_and_wait()
+    assert (code, [one for one in words if one not in said]) == (1, []), said
+    assert "queue-runtime.classes" in said
+    assert "next is step 2" in said
+    assert nothing_is_active(servers)
+
+
 @pytest.mark.parametrize("broken", [stub.BAD_TOKEN, stub.NO_METHOD, stub.SITE_NOT_FOUND, stub.PHP_CUT_OFF])
 def test_a_phorge_that_cannot_run_tasks_gets_none_and_the_step_is_shown(
     settings: dict[str, str], tmp_path: Path, servers: Servers, broken: Http
@@ -176,26 +219,6 @@ def test_a_phorge_that_cannot_run_tasks_gets_none_and_the_step_is_shown(
     assert stub.TOKEN not in said
     assert executed(php) == []
     assert nothing_is_active(servers)
-
-
-async def _fails(call: Call) -> dict[str, Any]:
-    return {"result": "permanent-failure", "failureReason": "it cannot be done"}
-
-
-async def _lost(call: Call) -> Http:
-    return stub.NGINX_TIMEOUT
-
-
-async def _waits(call: Call) -> dict[str, Any]:
-    return {"result": "yield", "retry": 60}
-
-
-async def _busy(call: Call) -> dict[str, Any]:
-    return {"result": "busy"}
-
-
-async def _not_allowed(call: Call) -> Http:
-    return stub.error("ERR-WORKER-CLASS", "this class may not be run")
 
 
 @pytest.mark.parametrize(

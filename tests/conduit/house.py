@@ -6,7 +6,7 @@ from typing import Protocol
 
 import anyio
 
-from conduit.client import ConduitClient
+from conduit.client import MAX_REPLY, ConduitClient
 from handlers.delegate import Delegate
 from handlers.phorge import Phorge
 from queue_runtime.lifecycle import Lifecycle
@@ -35,13 +35,14 @@ class House:
         registry: Registry | None = None,
         patterns: tuple[str, ...] = ("*",),
         concurrency: int = 4,
+        max_reply: int = MAX_REPLY,
         lease_seconds: int = 20,
         classes: frozenset[str] | None = None,
         natives: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.store = open_reference() if store is None else store
         self.lifecycle = Lifecycle()
-        self.client = ConduitClient(php.url, token=token, host=stub.HOST, concurrency=concurrency)
+        self.client = ConduitClient(php.url, token=token, host=stub.HOST, concurrency=concurrency, max_reply=max_reply)
         self.phorge = Phorge(self.client, self.lifecycle, opened=self._ring, natives=natives)
         self.delegate = Delegate(self.client, self.phorge, patterns=patterns, lease_seconds=lease_seconds)
         registry = Registry() if registry is None else registry

@@ -76,6 +76,9 @@ NO_METHOD = error("ERR-CONDUIT-CALL", 'Conduit API method "worker.execute" does 
 BAD_TOKEN = error("ERR-WORKER-AUTH", "A valid service token is required.")
 FATAL = Http(500, b">>> UNRECOVERABLE FATAL ERROR <<<\n\nAllowed memory size exhausted")
 PARSE_ERROR = Http(500, b"[Core Exception/Exception] ParseError: syntax error, unexpected token")
+NO_FORM = Http(
+    500, b">>> UNRECOVERABLE FATAL ERROR <<<\n\nNo POST data: normally it exceeds the 'post_max_size' setting in PHP"
+)
 PHP_CUT_OFF = page(502, "502 Bad Gateway")
 NGINX_TIMEOUT = page(504, "504 Gateway Time-out")
 EXIT = Http(200, b"")

@@ -21,6 +21,8 @@ from conduit.errors import (
     Misconfigured,
     NotReached,
     OutcomeUnknown,
+    ReplyTooLarge,
+    RequestTooLarge,
     TimedOut,
     UnknownParameters,
 )
@@ -104,6 +106,18 @@ CONFIGURATION = {
     "it is another web site": (page(404, "404 Not Found"), "CONDUIT_URL"),
     "a web server forbids it": (page(403, "403 Forbidden"), "access rules"),
     "a web server asks for a password": (page(401, "401 Authorization Required"), "a password"),
+    "a proxy does not know the method of HTTP": (page(501, "Not Implemented"), "CONDUIT_URL"),
+    "a gateway of ours leads to itself": (
+        Http(508, b'{"result":null,"error_code":"ERR-CONDUIT-PROXY","error_info":"its own address"}'),
+        "its own address: QUEUE_RUNTIME_CONDUIT_URL",
+    ),
+    "a login page of the network": (page(511, "Network Authentication Required"), "CONDUIT_URL"),
+    "a body too large for the web server": (page(413, "413 Request Entity Too Large"), "client_max_body_size"),
+    "a body too large for our gateway": (
+        Http(413, b'{"error":{"code":"ERR_TOO_LARGE","message":"at most 1024 bytes"}}'),
+        "at most 1024 bytes",
+    ),
+    "a form too large for PHP": (stub.NO_FORM, "post_max_size above the largest payload"),
     "a web server forbids it, in a shape like Conduit's": (Http(403, b'{"error_code":"X"}'), "access rules"),
 }
 
@@ -126,6 +140,11 @@ UNKNOWN = {
     "the json is cut off": Http(200, b'{"result":{"a"'),
     "the json is cut off behind an inner object": Http(200, b'{"error_code":null,"result":{"a":1}'),
     "maintenance": page(503, "Service Unavailable"),
+    "a proxy waited too long, it does not say for whom": page(408, "Request Timeout"),
+    "made, as nothing of Phorge's says": Http(201, b'{"error_code":null,"result":1}'),
+    "taken for later": page(202, "Accepted"),
+    "nothing": Http(204, b""),
+    "a part of it": Http(206, b'{"error_code":null'),
     "a proxy lost it": page(520, "Web server is returning an unknown error"),
     "a proxy found it down": page(521, "Web server is down"),
     "a proxy could not connect in time": page(522, "Connection timed out"),
@@ -155,7 +174,6 @@ FAILED = {
     "a page with status 200": (page(200, "Welcome"), "a page titled 'Welcome'"),
     "json of somebody else": (Http(200, b'{"data":[]}'), "not a Conduit answer"),
     "json that is no object": (Http(200, b'["result"]'), "not a Conduit answer"),
-    "a body too large for the web server": (page(413, "413 Request Entity Too Large"), "413 Request Entity"),
     "any other 500": (page(500, "Internal Server Error"), "HTTP 500"),
 }
 
@@ -212,26 +230,23 @@ async def test_a_reply_that_some_proxy_compresses_is_read_all_the_same(php: Stub
     assert php.calls[0].headers["accept-encoding"] == "identity"
 
 
-async def test_a_reply_that_grows_without_end_when_it_is_unpacked_is_not_unpacked(
-    php: StubPhp, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_module, "MAX_REPLY", 2**20)
+async def test_a_reply_that_grows_without_end_when_it_is_unpacked_is_not_unpacked(php: StubPhp) -> None:
     bomb = gzip.compress(b" " * 100 * 2**20)
     php.broken = Http(200, bomb, ("Content-Encoding: gzip",))
     tracemalloc.start()
     try:
         with pytest.raises(CallFailed, match="more than"):
-            await client_of(php).call("conduit.ping", {}, seconds=10)
+            await ConduitClient(php.url, max_reply=2**20).call("conduit.ping", {}, seconds=10)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 8 * 2**20
 
 
-async def test_a_reply_beyond_all_bounds_is_not_read_to_its_end(php: StubPhp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_module, "MAX_REPLY", 2**20)
-    found = await failure(php, Http(200, b" " * 3 * 2**20))
-    assert "more than" in str(found)
+async def test_a_reply_beyond_all_bounds_is_not_read_to_its_end(php: StubPhp) -> None:
+    php.broken = Http(200, b" " * 3 * 2**20)
+    with pytest.raises(ReplyTooLarge, match=f"more than {2**20} bytes .QUEUE_RUNTIME_CONDUIT_MAX_REPLY"):
+        await ConduitClient(php.url, max_reply=2**20).call("conduit.ping", {}, seconds=10)
     page_found = await failure(php, Http(500, b"<title>Site Not Found</title>" + b" " * 3 * 2**20))
     assert isinstance(page_found, Misconfigured)
 
@@ -278,7 +293,7 @@ async def test_a_server_that_answers_before_it_has_read_everything_is_heard() ->
         await reader.read()
 
     async with serving(refuse) as url:
-        with pytest.raises(CallFailed, match="413"):
+        with pytest.raises(RequestTooLarge, match="413"):
             await ConduitClient(url).call("worker.execute", {"data": "x" * 2**20}, seconds=10)
 
 
@@ -399,7 +414,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("case", SHOWN)
-@pytest.mark.parametrize("status", [200, 401, 403, 500, 502])
+@pytest.mark.parametrize("status", [200, 201, 401, 403, 408, 413, 500, 501, 502])
 async def test_a_page_that_shows_the_request_does_not_bring_the_token_into_any_text(
     php: StubPhp, status: int, case: str
 ) -> None:

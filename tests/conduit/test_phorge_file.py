@@ -9,7 +9,8 @@ from msgspec import Raw
 
 from conduit.phorge.stubs import stub_file
 from conduit.replies import NO_TOKEN
-from handlers.execution import PROBE, Terms, phase_call, plain_call, read_answer, read_followups, read_terms
+from handlers.execution import PROBE, Terms, phase_call, plain_call, read_answer, read_terms
+from handlers.followups import read_followups
 from queue_runtime.task import Task
 from tests.conduit.php import TOKEN, Php, versioned
 

@@ -38,6 +38,16 @@ async def test_a_task_is_run_and_its_follow_up_after_it(tmp_path: Path) -> None:
     assert (tmp_path / "php.log").read_text().count("RAN ") == 2
 
 
+async def test_thousands_of_follow_ups_come_with_the_success(tmp_path: Path) -> None:
+    later = {"delayUntil": 4_000_000_000}
+    data = {"do": "stage", "children": [["ActingWorker", {"number": number}, later] for number in range(5000)]}
+    async with at_work(tmp_path) as house:
+        assert (await house.end_of(await house.add("ActingWorker", json.dumps(data)))).result is Result.SUCCESS
+    rows = sorted(house.store.tables.active.values(), key=lambda row: row.id)
+    texts = [house.store.tables.data[row.data_id] for row in rows]
+    assert texts == [f'{{"number":{number}}}' for number in range(5000)]
+
+
 @pytest.mark.parametrize("data", ["4711", '"text"', "null", "[]"])
 async def test_data_of_every_type_is_run(tmp_path: Path, data: str) -> None:
     async with at_work(tmp_path) as house:

@@ -75,6 +75,9 @@ POISON: dict[str, dict[str, Any] | Http] = {
     "php-fpm ends it": stub.PHP_CUT_OFF,
     "the web server loses patience": stub.NGINX_TIMEOUT,
     "PHP crashes": HANG_UP,
+    "too slow for some proxy": page(408, "Request Timeout"),
+    "an answer that is not Phorge's": Http(201, b"{}"),
+    "too large": page(413, "413 Request Entity Too Large"),
     "forbidden": page(403, "403 Forbidden"),
     "not found": page(404, "404 Not Found"),
     "too many requests": Http(429, b"slow down"),
@@ -217,6 +220,31 @@ async def test_a_call_that_php_refuses_unread_is_put_off_without_a_failure(php: 
             assert php.probes() == 1
     (loud,) = [line for line in lines if line["log_level"] == "error"]
     assert "clocks" in loud["reason"]
+
+
+@pytest.mark.parametrize("reply", [page(413, "413 Request Entity Too Large"), stub.NO_FORM], ids=["413", "PHP"])
+@pytest.mark.parametrize("phase", ["prepare", "execute"])
+async def test_a_payload_too_large_for_the_web_server_is_put_off_with_the_fix_and_its_class_goes_on(
+    php: StubPhp, reply: Http, phase: str
+) -> None:
+    async def work(call: Call) -> dict[str, Any] | Http:
+        return reply if len(call.params["data"]) > 100 else {"result": "success"}
+
+    php.work = work
+    if phase == "prepare":
+        php.prepare["BigWorker"] = reply
+    with capture_logs() as lines:
+        async with House(php).running() as house:
+            for _ in range(4):
+                large = await house.add("BigWorker", "x" * 200)
+                assert await house.wait_of(large, "(yield)") == 300
+                assert (house.active(large).failure_count, house.history(large)) == (0, [])
+            php.prepare.clear()
+            assert (await house.end_of(await house.add("BigWorker"))).result is Result.SUCCESS
+            assert (house.delegate.held, house.delegate.setbacks) == ({}, {"size": 4})
+            assert php.probes() == 1
+    (loud,) = [line for line in lines if line["log_level"] == "error"]  # the others are folded
+    assert "client_max_body_size" in loud["reason"]
 
 
 # ---- a task that is turned away while Phorge is well

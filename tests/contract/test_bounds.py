@@ -6,7 +6,7 @@ import pytest
 
 from queue_runtime.errors import InvalidRequest
 from queue_runtime.store import Store
-from queue_runtime.task import U32, Complete, Lease, NewTask, Retry, Settlement
+from queue_runtime.task import U32, Complete, Fail, Failure, Lease, NewTask, Retry, Settlement
 from tests.clock import Clock
 from tests.contract.steps import LOST, add, add_plain, everything, held, take_new, verdicts, worker
 
@@ -78,6 +78,15 @@ REFUSED: dict[str, Callable[[Store, int], Awaitable[object]]] = {
     "a negative wait": lambda store, task_id: store.settle([Settlement.unfenced(task_id, Retry(wait=-1))]),
     "a negative duration": lambda store, task_id: store.settle(
         [Settlement.unfenced(task_id, Complete()), Settlement.unfenced(task_id, Complete(duration_us=-1))]
+    ),
+    "a negative duration of a failure": lambda store, task_id: store.settle(
+        [Settlement.unfenced(task_id, Complete()), Settlement.unfenced(task_id, Fail(Failure(duration_us=-1)))]
+    ),
+    "a duration of a failure too large": lambda store, task_id: store.settle(
+        [Settlement.unfenced(task_id, Complete()), Settlement.unfenced(task_id, Fail(Failure(duration_us=2**63)))]
+    ),
+    "a negative duration of a retry": lambda store, task_id: store.settle(
+        [Settlement.unfenced(task_id, Complete()), Settlement.unfenced(task_id, Retry(1, Failure(duration_us=-1)))]
     ),
     "a priority too large": lambda store, task_id: store.priority([task_id], U32 + 1),
     "a delay until nothing": lambda store, task_id: store.delay([task_id], 0),

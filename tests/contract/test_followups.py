@@ -7,6 +7,9 @@ import pytest
 from queue_runtime.errors import InvalidRequest
 from queue_runtime.store import Routes, Store
 from queue_runtime.task import (
+    MAX_FOLLOWUP_BYTES,
+    MAX_FOLLOWUPS,
+    MAX_LIST,
     Complete,
     NewTask,
     Retry,
@@ -82,19 +85,33 @@ async def test_a_loser_creates_no_follow_ups(store: Store) -> None:
     assert [one.id for one in await store.list_active(9)] == [task.id]
 
 
-async def test_a_thousand_follow_ups_are_one_step_and_keep_their_order(store: Store) -> None:
+async def test_thousands_of_follow_ups_are_one_step_and_keep_their_order(store: Store) -> None:
     task = await take_new(store)
-    children = [NewTask(task_class=f"C{number}") for number in range(1000)]
+    children = [NewTask(task_class=f"C{number}") for number in range(MAX_LIST)]
     await settle(store, held(task), Complete(followups=children))
-    assert [one.task_class for one in await store.list_active(2000)] == [one.task_class for one in children]
+    assert [one.task_class for one in await store.list_active(MAX_LIST)] == [one.task_class for one in children]
 
 
-async def test_one_follow_up_too_many_and_nothing_of_the_round_happens(store: Store) -> None:
+async def test_as_many_follow_ups_as_there_may_be_are_stored(store: Store) -> None:
+    task = await take_new(store)
+    child = NewTask(task_class="C" * 64, object_phid="P" * 64, container_phid="P" * 64)
+    await settle(store, held(task), Complete(followups=[child] * MAX_FOLLOWUPS))
+    assert (await store.stats()).active == MAX_FOLLOWUPS
+
+
+@pytest.mark.parametrize(
+    "too_many",
+    [
+        pytest.param([CHILD] * (MAX_FOLLOWUPS + 1), id="tasks"),
+        pytest.param([NewTask(task_class="Child", data="x" * (MAX_FOLLOWUP_BYTES // 2 + 1))] * 2, id="bytes"),
+    ],
+)
+async def test_too_many_follow_ups_and_nothing_of_the_round_happens(store: Store, too_many: list[NewTask]) -> None:
     good, bad = await take_new(store), await take_new(store)
     before = await everything(store)
     with pytest.raises(InvalidRequest):
         await store.settle(
-            [Settlement.held(held(good), Complete()), Settlement.held(held(bad), Complete(followups=[CHILD] * 1001))]
+            [Settlement.held(held(good), Complete()), Settlement.held(held(bad), Complete(followups=too_many))]
         )
     assert await everything(store) == before
     assert (await settle(store, held(good), Complete())).verdict is SETTLED

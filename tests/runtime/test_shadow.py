@@ -1,6 +1,7 @@
 """A shadow reads and reports; whatever is asked of its store, nothing is written."""
 
 import inspect
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -93,6 +94,9 @@ async def test_lists_are_passed_on_with_all_that_they_are_asked_for() -> None:
     assert [row.id for row in await shadow.list_archived(9, before=rows[2].id)] == [rows[1].id, rows[0].id]
 
 
+Book = Callable[[], Awaitable[tuple[str, ...] | None]]
+
+
 class Gate:
     """Of a fallback that is never asked."""
 
@@ -119,9 +123,9 @@ def store() -> ReferenceStore:
     return open_reference()
 
 
-def _shadow(store: Store, registry: Registry, **settings: Any) -> Shadow:
+def _shadow(store: Store, registry: Registry, book: Book | None = None, **settings: Any) -> Shadow:
     current = Current(replace(load_config({}), shadow=True, sweep_seconds=60.0, **settings))
-    return Shadow(ShadowStore(store), registry, Lifecycle(), current)
+    return Shadow(ShadowStore(store), registry, Lifecycle(), current, book=book)
 
 
 async def test_the_report_says_what_it_would_take_and_who_works(store: ReferenceStore, registry: Registry) -> None:
@@ -140,6 +144,25 @@ async def test_the_report_says_what_it_would_take_and_who_works(store: Reference
     assert line["nobody_here"] == {"Odd": 1}
     assert line["held_by"] == {"native taskmasters": 1}
     assert held.id not in {row.id for row in await store.lease("qr:1", 9, 60)}
+
+
+@pytest.mark.parametrize(
+    ("alive", "said"),
+    [(("web2", "web1"), ["web1", "web2"]), ((), []), (None, "unknown")],
+    ids=["two", "none", "unread"],
+)
+async def test_native_taskmasters_that_have_nothing_to_do_are_told_by_phorges_book(
+    store: ReferenceStore, registry: Registry, alive: tuple[str, ...] | None, said: object
+) -> None:
+    async def book() -> tuple[str, ...] | None:
+        return alive
+
+    with capture_logs() as lines:
+        assert (await _shadow(store, registry, book).report()).native_alive == alive
+        await _shadow(store, registry).report()
+    told, elsewhere = [one for one in lines if one["event"] == "shadow report"]
+    assert (told["native_alive"], told["native_hosts"]) == (said, [])
+    assert "native_alive" not in elsewhere  # such a queue has no natives
 
 
 async def test_the_age_of_the_oldest_is_told(store: ReferenceStore, registry: Registry) -> None:
