@@ -68,11 +68,11 @@ class Changes:
     def ring(self) -> None:
         """This process has made work leasable."""
         self._rung = True
-        self.wrote()
+        self._liven()
         self._bell.set()
 
-    def wrote(self) -> None:
-        """This process has written something: for a while more may happen soon."""
+    def _liven(self) -> None:
+        """Work has come: for a while more may come soon. That some is leased or ended says nothing of the kind."""
         self._lively_until = self._loop.time() + LIVELY_SECONDS
 
     async def wait(self, sessions: Sessions, timeout: float) -> bool:
@@ -109,10 +109,10 @@ class Changes:
         drawn = seen.counter != before.counter
         self._awaited = drawn and seen.young.count == 0 and not self._awaited
         if drawn:
-            self.wrote()
+            self._liven()
             self._remember(before.counter, seen.counter)
         if (seen.young != before.young and seen.young.count) or _has_more(before.due, seen.due):
-            self.wrote()
+            self._liven()
             self._rung = True
 
     def _base(self) -> int:

@@ -9,8 +9,9 @@ import pytest
 
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import StoreOptions
-from queue_runtime.task import AWAKEN_BACK, PARKED_OWNERS
+from queue_runtime.task import AWAKEN_BACK, PARKED_OWNERS, Complete, Lease, NewTask, Settlement
 from stores import mysql_changes
+from stores.mysql import open_store
 from stores.mysql_changes import Changes
 from stores.mysql_session import Sessions
 from tests.clock import Clock
@@ -347,7 +348,19 @@ async def test_a_quiet_store_is_looked_at_a_few_times_a_second(
     assert 3 <= looks <= 7
 
     looks = 0
-    real_ear.changes.wrote()
+    real_ear.changes._liven()
     await real_ear.hears(0.3)  # a change of pace is seen at the next look
     assert not await real_ear.hears(0.5)
     assert looks >= 10
+
+
+async def test_work_that_is_leased_and_ended_does_not_quicken_the_looks(phorge: PhorgeTables) -> None:
+    """They cost as much as the work itself where that is seldom."""
+    async with open_store(phorge.settings()) as store:
+        rows = await store.enqueue([NewTask(task_class="A")])
+        while await store.changed(0.06):
+            pass
+        store._changes._lively_until = 0.0
+        await store.lease(WORKER, 1, 60)
+        await store.settle([Settlement.held(Lease(rows[0].id, WORKER), Complete())])
+        assert store._changes._lively_until == 0.0
