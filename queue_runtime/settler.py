@@ -9,11 +9,11 @@ import anyio
 import structlog
 
 from queue_runtime.backoff import Outage
-from queue_runtime.errors import StoreFull, StoreUnavailable
+from queue_runtime.errors import InvalidRequest, StoreFull, StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.settle_part import Done, Part, brings_tasks
 from queue_runtime.store import Store
-from queue_runtime.task import Complete, Fail, Failure, Outcome, Retry, Settled, Settlement, Verdict
+from queue_runtime.task import MAX_ATTEMPTS, Complete, Fail, Failure, Outcome, Retry, Settled, Settlement, Verdict
 from queue_runtime.unsettled import Asks, Unsettled
 
 BUSY_PAUSE = 0.05
@@ -24,6 +24,9 @@ BUSY_SECONDS = 50.0
 
 The outcomes of our own runs wait as long as it takes.
 """
+
+_FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What our own code raises over a value, and no server. Where it stays it is about this very outcome."""
 
 DRAIN_TRIES = 5
 DRAIN_SECONDS = 10.0
@@ -45,7 +48,8 @@ class Settler:
     sent again until they are SETTLED, REPLAYED or LOST, past the end of their lease too: the fence makes a late
     one safe. LOST after a round whose reply was lost means that this round very likely wrote it; it is passed
     on as REPLAYED. On a full store outcomes with follow-ups wait for room alone, and the others go through. A round
-    refused for anything but an outage changed nothing, and each part is tried alone. `clock` is monotonic.
+    refused for anything but an outage changed nothing, and each part is tried alone. A failure takes the place of an
+    outcome only where the store refuses that very outcome; any other error that stays ends `run`. `clock` is monotonic.
     """
 
     def __init__(
@@ -239,7 +243,7 @@ class Settler:
                 results = await self._store.settle([part.settlements[place] for part, place in asks])
                 known = True
             except Exception as error:  # noqa: BLE001  who sent them decides what it means
-                known = isinstance(error, StoreFull) or not isinstance(error, StoreUnavailable)
+                known = not isinstance(error, StoreUnavailable) or error.nothing_happened
                 return error
             finally:
                 if not known:
@@ -326,6 +330,8 @@ class Settler:
     async def _settle_each(self, parts: list[Part], error: Exception) -> None:
         for at, part in enumerate(parts):
             cause = await self._send([part]) if len(parts) > 1 else error
+            if part.own and not (cause is None or isinstance(cause, StoreUnavailable | InvalidRequest)):
+                cause = await self._send([part])  # it may be a whim of the server that no store knows
             match cause:
                 case None:
                     pass
@@ -334,13 +340,15 @@ class Settler:
                 case StoreUnavailable():
                     self._unavailable(parts[at:], cause)
                     return
-                case _ if part.own:
-                    await self._replace(part, cause)
-                case _:
+                case _ if not part.own:
                     self._fail(part, cause)
+                case _ if isinstance(cause, (InvalidRequest, *_FAULTS)):
+                    await self._replace(part, cause)
+                case _:  # not a word about this outcome: a success must not become a failure for it
+                    raise cause
 
     async def _replace(self, part: Part, error: Exception) -> None:
-        """The store will not have this outcome (a follow-up it cannot hold, say): a failure takes its place.
+        """The store will never have this outcome (a follow-up it cannot hold, say): a failure takes its place.
 
         What ran to its end is not run again for that. If the failure is refused too, it is no fault of the outcome, and
         the process ends with the error.
@@ -393,8 +401,9 @@ def _in_place_of(outcome: Outcome, reason: str) -> Outcome:
             return Fail(Failure(f"it ran, but {refused}", duration_us=duration_us))
         case Fail(failure):
             return Fail(Failure(f"it failed for good, but {refused}", duration_us=failure.duration_us))
-        case Retry(wait, _, max_attempts):
-            return Retry(wait, Failure(refused), max_attempts)
+        case Retry(wait, _, maximum):  # which may be what was refused
+            fits = type(maximum) is int and 1 <= maximum <= MAX_ATTEMPTS
+            return Retry(wait, Failure(refused), maximum if fits else None)
         case _:
             return Retry(failure=Failure(refused))
 

@@ -1,6 +1,7 @@
 """What a store of record tells the dispatch: which tasks a lease could take now."""
 
 from collections.abc import Collection, Sequence
+from hashlib import sha256
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -66,6 +67,18 @@ class Record(Store, Protocol):
     async def dispatchable(self, which: Which, limit: int) -> Page:
         """One page of the tasks that a lease could take now, at most `limit`. Reads only; nothing is locked."""
         ...
+
+    async def names(self) -> Collection[str]:
+        """What tells this record from others: two with a name in common are one. None: it cannot be told.
+
+        One name is kept in the database, and comes along where that is restored or moved. Another may be its place.
+        """
+        ...
+
+
+def record_name(kind: str, text: str) -> str:
+    """A name, of something that nobody shall read or that may hold anything."""
+    return f"{kind}:{sha256(text.encode()).hexdigest()[:16]}"
 
 
 def next_page(which: Which, last: tuple[int, int, int]) -> Ready | Young | Due | None:

@@ -4,7 +4,7 @@ What it keeps beside Phorge's columns is in the companion database. The rules ar
 `operating`; how rows are locked and written in the modules beside this; the statements in `sql/mysql.sql`.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -43,7 +43,8 @@ from stores.lease_request import LeaseRequest, lowered
 from stores.mysql_candidates import Candidates
 from stores.mysql_changes import Changes
 from stores.mysql_enqueue import Enqueue, EnqueueOnce
-from stores.mysql_lease import lease, read_pauses
+from stores.mysql_lease import lease
+from stores.mysql_pauses import read_pauses
 from stores.mysql_pool import Pool
 from stores.mysql_session import Session, Sessions
 from stores.mysql_settings import MysqlSettings
@@ -108,8 +109,6 @@ class MysqlStore:
         tasks = await self._sessions.play(
             "lease", lambda session: lease(session, request, self._candidates, dispatch=order == "dispatch")
         )
-        if tasks:
-            self._changes.wrote()
         if self._candidates.hurry:
             self._changes.ring()
         return tasks
@@ -126,7 +125,6 @@ class MysqlStore:
         if not settlements:
             return []
         settled = await self._sessions.play("settle", mysql_settle.Settle(settlements, self._patience).work)
-        self._changes.wrote()
         if any(map(_rings, settlements, settled)):
             self._changes.ring()
         return settled
@@ -169,18 +167,18 @@ class MysqlStore:
         return lifted
 
     async def paused(self) -> list[Pause]:
-        return await self._sessions.play("paused", read_pauses)
+        return await self._read("paused", read_pauses)
 
     async def sweep(self, limit: int) -> SweepReport:
         return await self._sessions.play("sweep", lambda session: mysql_sweep.sweep(session, limit, self._cursor))
 
     async def get(self, task_ids: Sequence[int]) -> list[Task | None]:
         ids = list(task_ids)
-        return await self._sessions.play("get", lambda session: mysql_lists.get(session, ids))
+        return await self._read("get", lambda session: mysql_lists.get(session, ids))
 
     async def get_archived(self, task_ids: Sequence[int]) -> list[ArchivedTask | None]:
         ids = list(task_ids)
-        return await self._sessions.play("get_archived", lambda session: mysql_lists.get_archived(session, ids))
+        return await self._read("get_archived", lambda session: mysql_lists.get_archived(session, ids))
 
     async def list_active(
         self,
@@ -190,14 +188,14 @@ class MysqlStore:
         after: tuple[int, int] | None = None,
         where: TaskFilter = TaskFilter(),
     ) -> list[Task]:
-        return await self._sessions.play(
+        return await self._list(
             "list_active", lambda session: mysql_lists.list_active(session, limit, offset, after, where)
         )
 
     async def list_archived(
         self, limit: int, *, before: int | None = None, where: TaskFilter = TaskFilter()
     ) -> list[ArchivedTask]:
-        return await self._sessions.play(
+        return await self._list(
             "list_archived", lambda session: mysql_lists.list_archived(session, limit, before, where)
         )
 
@@ -207,18 +205,29 @@ class MysqlStore:
             "dispatchable", lambda session: mysql_dispatchable.dispatchable(session, which, limit)
         )
 
+    async def names(self) -> Collection[str]:
+        """For a dispatch over this store; see stores/dispatchable.py."""
+        return await self._sessions.play("names", mysql_dispatchable.names)
+
+    async def _read(self, operation: str, work: Callable[[Session], Awaitable[T]]) -> T:
+        return await self._sessions.play(operation, work, reads=True)
+
+    async def _list(self, operation: str, work: Callable[[Session], Awaitable[T]]) -> T:
+        async with self._sessions.listing(operation):
+            return await self._read(operation, work)
+
     async def history(self, task_ids: Sequence[int]) -> list[list[Attempt]]:
         ids = list(task_ids)
-        return await self._sessions.play("history", lambda session: mysql_lists.history(session, ids))
+        return await self._read("history", lambda session: mysql_lists.history(session, ids))
 
     async def stats(self) -> QueueStats:
-        return await self._estimate.get(lambda: self._sessions.play("stats", mysql_counts.stats))
+        return await self._estimate.get(lambda: self._list("stats", mysql_counts.stats))
 
     async def backlog(self) -> list[Backlog]:
-        return await self._backlog.get(lambda: self._sessions.play("backlog", mysql_counts.backlog))
+        return await self._backlog.get(lambda: self._read("backlog", mysql_counts.backlog))
 
     async def operations(self) -> dict[str, object]:
-        return await self._sessions.play("operations", mysql_counts.operations)
+        return await self._list("operations", mysql_counts.operations)
 
     async def ping(self) -> None:
         await self._sessions.play("ping", _try_writing if self._sessions.write_refused else _try_reading)

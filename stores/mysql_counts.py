@@ -98,7 +98,7 @@ async def operations(session: Session) -> dict[str, object]:
     server = session.server
     ((now,),) = await session.rows("time", now=session.now)
     counter = await session.rows("last_id")
-    identity = next((str(value) for _, value in await session.rows("identity") if value), None)
+    identity = await physical_identity(session)
     found = {(schema, name): sizes for schema, name, *sizes in await _table_sizes(session)}
     named = [(server.worker_database, name) for name in sorted(WORKER_TABLES)]
     named += [place for place in sorted(found) if place[1] == INBOX or place[0] == server.companion_database]
@@ -117,9 +117,16 @@ async def operations(session: Session) -> dict[str, object]:
     if identity is None:
         facts["physicalIdentityState"] = "unavailable"
     else:
-        digest = sha256(f"{identity}/{server.worker_database}".encode()).hexdigest()
-        facts["physicalDatabaseIdentity"] = digest
+        facts["physicalDatabaseIdentity"] = identity
     return facts
+
+
+async def physical_identity(session: Session) -> str | None:
+    """A digest that the same database on the same server has for everybody; None where the server has no name."""
+    for _, server in await session.rows("identity"):
+        if server:
+            return sha256(f"{server}/{session.server.worker_database}".encode()).hexdigest()
+    return None
 
 
 def _table_facts(place: tuple[str, str], sizes: Sequence[int | None] | None) -> dict[str, object]:

@@ -5,6 +5,7 @@ times faster.
 """
 
 import asyncio
+import math
 import ssl
 from collections.abc import Sequence
 from functools import cache
@@ -44,6 +45,8 @@ class Connection:
         self._cursor_kind = cursor_kind
         self.closed = False
         self.in_transaction = False
+        self.old_at = math.inf
+        """when it should be replaced, by the monotonic clock"""
         self.name = f"qr:{token_hex(12)}"
 
     async def run(self, sql: str, *, seconds: float = TRIP_SECONDS) -> list[Answer]:

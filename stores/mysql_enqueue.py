@@ -4,6 +4,7 @@ Payloads that one statement cannot hold (max_allowed_packet) go in several, and 
 """
 
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 
 from msgspec import Struct
 
@@ -14,7 +15,7 @@ from stores.mysql_errors import Kind, ServerError
 from stores.mysql_inbox import inbox_task, inbox_text
 from stores.mysql_rows import Phids
 from stores.mysql_session import LOCKED_SECONDS, Session, Sessions, Undecided
-from stores.mysql_text import Sql, literal, row_literal
+from stores.mysql_text import Sql, Value, literal, row_literal
 
 _EXTRAS = {"queue": "a queue", "idempotency_key": "an idempotency key", "max_attempts": "a maximum of attempts"}
 _TRIES = 3
@@ -32,6 +33,8 @@ class Insertion(Struct, frozen=True):
     answers: list[Task]
     fresh: list[Task]
     statements: list[str]
+    last_payload: str = ""
+    """the payload of the last of the fresh ones"""
 
 
 class Enqueue:
@@ -94,30 +97,46 @@ class EnqueueOnce(Enqueue):
         if not (server.inbox or server.companion):
             raise StoreUnavailable("enqueue_once", "receipts of events need the companion database")
         event_id = self._event_id.encode()
-        found = await session.rows("find_inbox" if server.inbox else "find_event", event_id=event_id)
-        if not found:
-            return await super()._work(session)
-        digest, answer = found[0]
-        if digest != self._digest:
-            raise EventConflict(self._event_id)
-        return [inbox_task(answer) if server.inbox else answered_task(answer)]
+        # in both: the Go service's table may have come, or gone, since the event was seen
+        places = [(inbox_task, "find_inbox")] if server.inbox else []
+        places += [(answered_task, "find_event")] if server.companion else []
+        answers = await session.trip(*(session.fill(statement, event_id=event_id) for _, statement in places))
+        for (task_of, _), found in zip(places, answers, strict=True):
+            if found.rows:
+                digest, answer = found.rows[0]
+                if digest != self._digest:
+                    raise EventConflict(self._event_id)
+                return [task_of(answer)]
+        return await super()._work(session)
 
     def _last(self, session: Session, insertion: Insertion) -> list[str]:
-        in_inbox = session.server.inbox
-        (answer,) = insertion.answers
-        return [
-            session.fill(
-                "insert_inbox" if in_inbox else "insert_event",
-                event_id=self._event_id.encode(),
-                digest=self._digest,
-                answer=inbox_text(answer) if in_inbox else answer_text(answer),
-            )
-        ]
+        server, (answer,) = session.server, insertion.answers
+        event: dict[str, Value] = {"event_id": self._event_id.encode(), "digest": self._digest}
+        receipts = []
+        if server.inbox:
+            receipts.append(session.fill("insert_inbox", answer=inbox_text(answer), **event))
+        if server.companion:
+            receipts.append(session.fill("insert_event", answer=answer_text(answer), **event))
+        return receipts
 
 
 async def _is_there(session: Session, insertion: Insertion) -> bool:
-    """Whether it was committed: a round is whole or not at all, so one fresh row tells."""
-    return not insertion.fresh or bool(await session.rows("exists_task", id=insertion.fresh[-1].id))
+    """Whether it was committed: a round is whole or not at all, so one fresh row tells.
+
+    It must be that very row: a server that has not got the transaction may have given its id to somebody else's.
+    """
+    if not insertion.fresh:
+        return True
+    last = insertion.fresh[-1]
+    found = await session.rows(
+        "exists_task",
+        id=last.id,
+        created=last.date_created,
+        data_id=last.data_id,
+        task_class=last.task_class.encode(),
+        digest=sha256(insertion.last_payload.encode()).hexdigest(),
+    )
+    return bool(found)
 
 
 def again_if_taken(error: ServerError) -> ServerError:
@@ -196,6 +215,7 @@ def _build(  # noqa: PLR0917  one caller, just above
     fresh: list[Task] = []
     extras: list[str] = []
     keys: list[str] = []
+    last_payload = ""
     answered = dict(known)
     payloads = iter(data_ids)
     for new, default_priority in tasks:
@@ -220,6 +240,7 @@ def _build(  # noqa: PLR0917  one caller, just above
         )
         answers.append(answer)
         fresh.append(answer)
+        last_payload = new.data
         raw_key = None if key is None else key.encode()
         if raw_key is not None or new.queue is not None or new.max_attempts is not None:
             extras.append(row_literal((next_id, now, new.queue, raw_key, new.max_attempts)))
@@ -232,7 +253,7 @@ def _build(  # noqa: PLR0917  one caller, just above
         statements.append(session.fill("insert_extras", rows=Sql(",".join(extras))))
     if keys:
         statements.append(session.fill("insert_keys", rows=Sql(",".join(keys))))
-    return Insertion(answers, fresh, statements)
+    return Insertion(answers, fresh, statements, last_payload)
 
 
 def active_literal(task: Task, phids: Phids | None = None) -> str:

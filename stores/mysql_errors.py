@@ -1,8 +1,12 @@
-"""What the server's errors mean for a caller, in one place. Numbers are those of MySQL and MariaDB."""
+"""What the server's errors mean for a caller, in one place. Numbers are those of MySQL and MariaDB.
+
+No list can have them all: releases, plugins and proxies bring their own. What no table here names is the server's
+trouble and passes; only what is known to be a fault of our own statements is raised as it is.
+"""
 
 from enum import StrEnum
 
-from queue_runtime.errors import QueueRuntimeError, StoreFull, StoreUnavailable
+from queue_runtime.errors import InvalidRequest, QueueRuntimeError, StoreFull, StoreUnavailable
 
 
 class Kind(StrEnum):
@@ -20,6 +24,9 @@ class Kind(StrEnum):
     DUPLICATE = "duplicate"
     """A unique key is there already."""
 
+    INVALID = "invalid"
+    """A value has no place in a column, and never will."""
+
     FULL = "full"
     AWAY = "away"
     """Not now, and for a reason that an operator should read."""
@@ -31,10 +38,12 @@ _REPLAY = {
     1020: "a row changed since the snapshot",
     1479: "transaction forced to roll back",
     1614: "transaction branch was rolled back",
+    3101: "another server of the group changed the same rows",
     3572: "lock not available at once",
 }
 _LOST = {
     0: "not connected",
+    1047: "the server is not ready for work",
     1053: "the server is shutting down",
     1077: "the server is shutting down",
     1079: "the server is shutting down",
@@ -43,6 +52,7 @@ _LOST = {
     1160: "network error",
     1161: "network time-out",
     1184: "the connection was aborted",
+    1180: "nobody knows whether the COMMIT happened",
     1927: "the connection was killed",
     2000: "unknown client error",
     2003: "cannot connect",
@@ -52,10 +62,17 @@ _LOST = {
     2014: "the connection is out of step",
     2027: "malformed packet",
     2055: "the connection was lost",
+    3032: "the server is in offline mode",
     3159: "TLS is required",
+    3168: "the server is not available",
+    3169: "the connection was killed",
     4031: "the server closed an idle connection",
 }
-_READ_ONLY = {1290, 1792, 1836, 3100}
+_OF_PROXIES = range(9000, 9100)
+"""A proxy's own words (ProxySQL): it has no server for this line, or will not use it for more."""
+
+_READ_ONLY = {1036, 1290, 1792, 1836, 1874, 3100}
+_INVALID = {1264, 1265, 1292, 1366, 1367, 1406, 1690}
 _FULL = {1021, 1114, 3675}
 _AWAY = {
     1040: "too many connections",
@@ -92,10 +109,48 @@ _AWAY = {
     2059: "the login method is not supported",
     2061: "the login method needs TLS",
 }
+_OURS = {
+    1048,
+    1052,
+    1055,
+    1056,
+    1064,
+    1065,
+    1066,
+    1093,
+    1109,
+    1110,
+    1111,
+    1136,
+    1140,
+    1149,
+    1210,
+    1221,
+    1222,
+    1235,
+    1241,
+    1242,
+    1248,
+    1267,
+    1270,
+    1271,
+    1305,
+    1582,
+    1630,
+}
+"""Faults of our own statements: what only their text can bring about."""
+
+_WITH_VALUES = frozenset({"enqueue", "settle"})
+"""Operations whose caller brings the values that are stored. Elsewhere such an error is about somebody else's row."""
+
+_OF_STATEMENTS = frozenset({Kind.REPLAY, Kind.DUPLICATE, Kind.INVALID})
 DUPLICATE = 1062
 LOCK_WAIT_OVER = 1205
 LOCKED = frozenset({LOCK_WAIT_OVER, 3572})
 """Numbers that say that a row is locked by somebody else, after a wait or at once."""
+
+WAITED_LONG = frozenset({LOCK_WAIT_OVER, 1969, 3024})
+"""Numbers that say that a statement has waited for rows as long as it may."""
 
 MISSING = frozenset({1049, 1146, 1054, 1932})
 """Numbers that say that the schema is not as it was when it was last looked at."""
@@ -127,7 +182,10 @@ def translate(error: Exception, *, connecting: bool = False) -> ServerError | No
         text = (
             str(cause) if isinstance(cause, OSError) else _text(error)
         )  # the driver's own names a host, not the socket
-        return _sorted(number, text)
+        found = _sorted(number, text)
+        if connecting and (found is None or found.kind in _OF_STATEMENTS):  # no statement of ours was sent
+            return ServerError(Kind.AWAY, number, text)
+        return found or (None if number in _OURS else ServerError(Kind.AWAY, number, text))
     if isinstance(error, UnicodeDecodeError):
         return ServerError(Kind.LOST, 0, f"a reply is not in the character set that was asked for: {error}")
     if isinstance(error, TimeoutError):
@@ -158,6 +216,10 @@ def _sorted(number: int, text: str) -> ServerError | None:
         return ServerError(Kind.REPLAY, number, _REPLAY[number])
     if number in _LOST:
         return ServerError(Kind.LOST, number, f"{_LOST[number]}: {text}")
+    if number in _OF_PROXIES:
+        return ServerError(Kind.LOST, number, text)
+    if number in _INVALID:
+        return ServerError(Kind.INVALID, number, text)
     if number in _READ_ONLY:
         return ServerError(Kind.READ_ONLY, number, f"the server is read-only: {text}")
     if number == DUPLICATE:
@@ -171,5 +233,7 @@ def _sorted(number: int, text: str) -> ServerError | None:
 
 def for_caller(error: ServerError, operation: str, address: str) -> QueueRuntimeError:
     """The error of the house."""
+    if error.kind is Kind.INVALID and operation in _WITH_VALUES:
+        return InvalidRequest("value", f"the server refuses it: {error}")
     reason = f"{address}: {error}"
     return StoreFull(operation, reason) if error.kind is Kind.FULL else StoreUnavailable(operation, reason)

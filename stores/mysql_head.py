@@ -11,7 +11,8 @@ from queue_runtime.task import U32
 RowPlace = tuple[int, int]
 """Priority and id of a row: its place in the order of phase 1."""
 
-START: RowPlace = (0, 0)
+START: RowPlace = (-1, 0)
+"""Before every row, that of the priority 0 and the id 0 too."""
 
 BELIEVED_SECONDS = 0.25
 """How long a look at the head is believed. For as long the lease loop may pass over a row that has come in before the

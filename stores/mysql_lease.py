@@ -26,6 +26,7 @@ from stores.mysql_driver import Row
 from stores.mysql_head import START, RowPlace, place_of
 from stores.mysql_ledger import archived_literal, attempts, valid_ids, with_fresh_extras
 from stores.mysql_left import Place
+from stores.mysql_pauses import pauses_of
 from stores.mysql_rows import (
     ACTIVE_WIDTH,
     CREATED,
@@ -55,20 +56,9 @@ UNREADABLE = "an object PHID of the row is not UTF-8 text, or its payload is mis
 Phase = Callable[[], Awaitable[None]]
 
 
-async def read_pauses(session: Session) -> list[Pause]:
-    """The pauses in force, sorted by kind and name."""
-    if not session.server.companion:
-        return []
-    return _pauses(await session.rows("pauses"))
-
-
 def _depth(room: int) -> int:
     """How many rows of the head are glanced at: some do not pass, and others are being taken by somebody else."""
     return 4 * room + 64
-
-
-def _pauses(rows: Sequence[Row]) -> list[Pause]:
-    return [Pause(PauseKind(kind), name.decode()) for kind, name in rows]
 
 
 async def lease(
@@ -120,7 +110,7 @@ class _Leasing:
             gates.append(session.fill("pauses"))
         answers = await session.begin(*gates, *first)
         self._now = int(answers[0].rows[0][0])
-        pauses = _pauses(answers[1].rows) if session.server.companion else []
+        pauses = pauses_of(answers[1].rows) if session.server.companion else []
         if pauses != candidates.pauses:
             candidates.pauses = pauses
             await session.end()
@@ -316,7 +306,12 @@ class _Leasing:
         kept = self._fitting(rows)
         large = [row[DATA_ID] for row in kept if row[_DATA] is None]
         payloads: dict[int, str] = dict(await self._session.rows("payloads", ids=large)) if large else {}
-        self._kept += [(row, payloads[row[DATA_ID]] if row[_DATA] is None else row[_DATA]) for row in kept]
+        for row in kept:
+            data = row[_DATA] if row[_DATA] is not None else payloads.get(row[DATA_ID])
+            if data is not None:
+                self._kept.append((row, data))
+            else:  # deleted since its size was read
+                self._fail(row, AttemptKind.FAILURE, UNREADABLE)
 
     def _fitting(self, rows: Sequence[Row]) -> list[Row]:
         """The rows to take, as many as fit.

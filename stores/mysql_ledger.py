@@ -54,10 +54,8 @@ async def load(session: Session, task_ids: Iterable[int], *, wait: bool = False,
     if not ids:
         (answer,) = await session.begin(session.fill("time", now=session.now))
         return Loaded(Ledger(int(answer.rows[0][0]), (), (), {}), {}, frozenset())
-    answers = await session.begin(
-        session.fill("time", now=session.now),
-        session.fill("wait_rows" if wait else "lock_rows", ids=ids),
-    )
+    rows_of = session.patient(session.fill("wait_rows", ids=ids)) if wait else session.fill("lock_rows", ids=ids)
+    answers = await session.begin(session.fill("time", now=session.now), rows_of)
     now, rows = int(answers[0].rows[0][0]), answers[1].rows
     before = {row[ID]: row for row in rows}
     missing = [task_id for task_id in ids if task_id not in before]
@@ -100,8 +98,9 @@ class LoadedArchive(Struct, frozen=True):
 async def load_archived(session: Session, task_ids: Iterable[int], *, wait: bool) -> LoadedArchive:
     """Begin a transaction that locks the archived rows of these ids. `wait` as in `load`."""
     ids = valid_ids(task_ids)
+    statement = session.fill("wait_archived" if wait else "lock_archived", ids=ids)
     answers = await session.begin(
-        session.fill("time", now=session.now), session.fill("wait_archived" if wait else "lock_archived", ids=ids)
+        session.fill("time", now=session.now), session.patient(statement) if wait else statement
     )
     rows, routes = answers[1].rows, session.options.routes
     stored = {row[0]: archived_phids(row) for row in rows}

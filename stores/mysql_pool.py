@@ -5,9 +5,11 @@ neither the second driver nor a look at the server.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from random import uniform
 
 from msgspec.structs import replace
 
@@ -21,8 +23,14 @@ from stores.mysql_text import literal
 IDLE_SECONDS = 60.0
 """A connection idle for longer is closed rather than used again: Phorge gets it back, and no time-out can hit it."""
 
+AGE_SECONDS = 300.0
+"""A connection is replaced after about so long: where the address leads to another server now, it leads there too."""
+
 LOOK_SECONDS = 60.0
 """After a failure, or at most this long, the next connection looks at the server anew."""
+
+AWAY_SECONDS = 10.0
+"""For so long tables of a companion that was there are waited for: somebody may put a copy back, table by table."""
 
 ROOM_SECONDS = 10.0
 """How long a call waits for a free connection."""
@@ -49,6 +57,7 @@ class Pool:
         self._server: Server | None = None
         self._looked_at = 0.0
         self._had_companion = False
+        self._make_again_at = math.inf
         self._looking = asyncio.Lock()
         self._closed = False
 
@@ -70,7 +79,8 @@ class Pool:
             try:
                 yield connection, await self._known_server(connection)
             finally:
-                if not (connection.closed or connection.in_transaction or self._closed):
+                old = time.monotonic() >= connection.old_at
+                if not (old or connection.closed or connection.in_transaction or self._closed):
                     self._idle.append((connection, time.monotonic()))
                 else:
                     connection.abort()
@@ -81,7 +91,7 @@ class Pool:
         now = time.monotonic()
         while self._idle:
             connection, since = self._idle.pop()  # the newest: the others grow old and are closed
-            if now - since <= IDLE_SECONDS:
+            if now - since <= IDLE_SECONDS and now < connection.old_at:
                 return connection
             connection.abort()
         connection = await connect(replace(self.settings, password=self._password_now()))
@@ -90,6 +100,7 @@ class Pool:
         except BaseException:
             connection.abort()
             raise
+        connection.old_at = now + AGE_SECONDS * uniform(0.75, 1.25)
         return connection
 
     async def _known_server(self, connection: Connection) -> Server:
@@ -98,12 +109,14 @@ class Pool:
             return known
         async with self._looking:  # many callers wait here right after an outage: one of them looks
             if self._server is None or time.monotonic() - self._looked_at >= LOOK_SECONDS:
-                server = await look(connection, self.settings, self._options, skip_locked=self._skip_locked)
+                make = not self._had_companion or time.monotonic() >= self._make_again_at
+                server = await look(connection, self.settings, self._options, skip_locked=self._skip_locked, make=make)
                 if self._had_companion and not server.companion:
+                    self._make_again_at = min(self._make_again_at, time.monotonic() + AWAY_SECONDS)
                     # without it pauses would be lifted and keys forgotten, in silence
-                    reason = f"the database {self.settings.companion_database} cannot be used any more"
+                    reason = f"the database {self.settings.companion_database} lacks a table or cannot be used any more"
                     raise StoreUnavailable("open", reason)
-                self._had_companion = server.companion
+                self._had_companion, self._make_again_at = server.companion, math.inf
                 self._server, self._looked_at = server, time.monotonic()
             return self._server
 

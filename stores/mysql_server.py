@@ -40,6 +40,8 @@ SESSION = (
 SHADOW_SESSION = SESSION.replace("READ WRITE", "READ ONLY")
 """The same where nothing may be written: the server itself refuses it then."""
 
+_FACTS = "SELECT VERSION(), @@max_allowed_packet, @@version_comment, @@GLOBAL.read_only, @@GLOBAL.innodb_read_only"
+
 _log = structlog.get_logger()
 
 
@@ -55,6 +57,9 @@ class Server(Struct, frozen=True, kw_only=True):
     companion: bool
     """whether the extras have a place"""
 
+    read_only: bool
+    """whether it takes writes from nobody but its administrators, as one that is a replica now"""
+
     inbox: bool
     """whether event receipts of the Go service are there (`worker_gorgeinbox`); then ours go there too"""
 
@@ -63,15 +68,22 @@ class Server(Struct, frozen=True, kw_only=True):
     statements: Mapping[str, Statement]
 
 
-async def look(connection: Connection, settings: MysqlSettings, options: StoreOptions, *, skip_locked: bool) -> Server:
-    """Look at the server behind a new connection. Raises StoreUnavailable where the queue's tables are not there."""
-    (facts,) = (await connection.run("SELECT VERSION(), @@max_allowed_packet, @@version_comment"))[0].rows
+async def look(
+    connection: Connection, settings: MysqlSettings, options: StoreOptions, *, skip_locked: bool, make: bool = True
+) -> Server:
+    """Look at the server behind a new connection. Raises StoreUnavailable where the queue's tables are not there.
+
+    `make`: a companion that is missing is made.
+    """
+    (facts,) = (await connection.run(_FACTS))[0].rows
     version = str(facts[0])
     tables = await found_tables(connection, settings)
-    companion = await mysql_companion.prepare(connection, settings, make=not options.read_only)
+    read_only = any(str(fact) not in {"0", "OFF"} for fact in facts[3:])
+    make = make and not (options.read_only or read_only)
+    companion = await mysql_companion.prepare(connection, settings, make=make)
     skips_locked = skip_locked and can_skip_locked(version)
     filled = statements(settings, options, companion=companion, skips_locked=skips_locked)
-    if not options.read_only:
+    if not (options.read_only or read_only):
         await _lift_counter(connection, filled)
     if not skips_locked:
         _log.info("the server cannot skip locked rows: leases read first and lock then", version=version)
@@ -81,6 +93,7 @@ async def look(connection: Connection, settings: MysqlSettings, options: StoreOp
         skips_locked=skips_locked,
         packet=int(facts[1]),
         companion=companion,
+        read_only=read_only,
         inbox=INBOX in tables,
         worker_database=settings.worker_database,
         companion_database=settings.companion_database,

@@ -16,7 +16,7 @@ from queue_runtime.store import StoreOptions
 from queue_runtime.task import U32
 from stores.mysql_driver import Answer, Connection, Row
 from stores.mysql_errors import MISSING, Kind, ServerError, for_caller
-from stores.mysql_pool import Pool
+from stores.mysql_pool import ROOM_SECONDS, Pool
 from stores.mysql_server import LOCK_WAIT, Server
 from stores.mysql_text import Sql, Value, literal
 
@@ -89,6 +89,15 @@ class Session:
             text = f"SELECT /*+ MAX_EXECUTION_TIME({READ_SECONDS * 1000:.0f}) */ {text.removeprefix('SELECT')}"
         return (await self.trip(text))[0].rows
 
+    def patient(self, select: str) -> str:
+        """A SELECT that waits for rows which somebody else has locked, in all no longer than for one of them.
+
+        On MySQL, whose time-out is for SELECTs that lock nothing, it may wait so long for each.
+        """
+        if not self.server.is_mariadb:
+            return select
+        return f"SET STATEMENT max_statement_time = @@innodb_lock_wait_timeout FOR {select}"
+
     async def begin(self, *statements: str) -> list[Answer]:
         """Begin a transaction, with its first statements in the same trip; the answers of these."""
         self._connection.in_transaction = True
@@ -129,19 +138,25 @@ class Session:
         gap, which harms nobody.
         """
         assert not self._connection.in_transaction, "ids are drawn outside a transaction"
-        draw = self.fill("draw_ids", count=count), self.fill("time", now=self.now)
+        draw = (
+            self.fill("draw_ids", count=count),
+            self.fill("drawn_in_use", count=count),
+            self.fill("time", now=self.now),
+        )
         if patience == 0 and self.server.skips_locked:
             # the transaction begins and ends within the trip: the counter is not locked for longer than by the draw
             self._connection.in_transaction = True
-            _, _, drawn, time, _ = await self.trip("BEGIN", self.fill("lock_counter"), *draw, "COMMIT")
+            _, _, drawn, used, time, _ = await self.trip("BEGIN", self.fill("lock_counter"), *draw, "COMMIT")
             self._connection.in_transaction = False
         else:
             async with self.waiting(max(patience, 1)):
-                drawn, time = await self.trip(*draw)
-        if drawn.affected == 1 and drawn.insert_id:  # there was no counter: in an old install its first ids are in use
+                drawn, used, time = await self.trip(*draw)
+        in_use = bool(used.rows[0][0])
+        # the counter is new, or was set back: in an old install its first ids are in use
+        if drawn.insert_id and (drawn.affected == 1 or in_use):
             (lifted,) = await self.trip(self.fill("lift_counter"))
-            if lifted.affected:
-                drawn, time = await self.trip(*draw)
+            if lifted.affected or in_use:  # or somebody else has lifted it
+                drawn, _, time = await self.trip(*draw)
         last_id = drawn.insert_id
         if not last_id:
             raise StoreFull("enqueue", f"task ids end at {U32}, and fewer than {count} are left")
@@ -168,6 +183,7 @@ class Sessions:
         self._options = options
         connections = pool.settings.connections
         self._enqueues = asyncio.Semaphore(max(connections // 2, 1))
+        self._lists = asyncio.Semaphore(max(connections // 2 - 1, 1))
         self.waits = asyncio.Semaphore(connections // 4)
         """For waits at the server for rows that somebody else has locked; who finds no room looks again and again."""
 
@@ -177,12 +193,18 @@ class Sessions:
         """connections lost in mid-transaction: their locks stay for as long as the server does not notice"""
 
     async def play(
-        self, operation: str, work: Callable[[Session], Awaitable[T]], *, seconds: float = REPLAY_SECONDS
+        self,
+        operation: str,
+        work: Callable[[Session], Awaitable[T]],
+        *,
+        seconds: float = REPLAY_SECONDS,
+        reads: bool = False,
     ) -> T:
         """Play a transaction, again where it was surely rolled back. Raises StoreUnavailable where nobody knows.
 
         After a deadlock or a lock wait it is played again for up to `seconds`. A lost connection is replaced at once as
-        long as no COMMIT was on its way.
+        long as no COMMIT was on its way. A server that takes no writes is left, as one that is gone, but for what only
+        `reads`.
         """
         until = time.monotonic() + seconds
         reconnects = 0
@@ -192,6 +214,8 @@ class Sessions:
             try:
                 async with self._pool.connection(operation) as (connection, server):
                     session = Session(connection, server, self._options)
+                    if not reads:
+                        self._leave_read_only(connection, server)
                     if self._ghosts:
                         await self._end_ghosts(session)
                     try:
@@ -204,12 +228,7 @@ class Sessions:
                     return answer
             except ServerError as error:
                 failure = error
-            if failure.connection_lost or failure.number in MISSING:
-                self._pool.forget()
-            if session is not None and session.is_ghost:
-                self._ghosts.add(session.connection_name)
-            if failure.kind in {Kind.READ_ONLY, Kind.FULL}:
-                self.write_refused = True
+            self._learn(failure, session)
             if failure.kind is Kind.REPLAY and time.monotonic() < until:
                 replays += 1
                 await asyncio.sleep(uniform(0.001, 0.01) * min(2**replays, 32))
@@ -223,6 +242,19 @@ class Sessions:
                 reason = f"{self._pool.settings.address}: {failure}"
                 raise Undecided(operation, reason, session.connection_name) from failure
             raise for_caller(failure, operation, self._pool.settings.address) from failure
+
+    def _learn(self, failure: ServerError, session: Session | None) -> None:
+        if failure.connection_lost or failure.number in MISSING:
+            self._pool.forget()
+        if session is not None and session.is_ghost:
+            self._ghosts.add(session.connection_name)
+        if failure.kind in {Kind.READ_ONLY, Kind.FULL}:
+            self.write_refused = True
+
+    def _leave_read_only(self, connection: Connection, server: Server) -> None:
+        if server.read_only and not self._options.read_only:
+            connection.abort()
+            raise ServerError(Kind.READ_ONLY, 0, "the server is read-only")
 
     @asynccontextmanager
     async def enqueueing(self) -> AsyncIterator[None]:
@@ -239,6 +271,22 @@ class Sessions:
             yield
         finally:
             self._enqueues.release()
+
+    @asynccontextmanager
+    async def listing(self, operation: str) -> AsyncIterator[None]:
+        """A block that lists or counts, which may take long. Together with enqueues they leave connections over.
+
+        So leases, renewals and outcomes find one, however many lists are asked for.
+        """
+        try:
+            async with asyncio.timeout(ROOM_SECONDS):
+                await self._lists.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(operation, "lists before it take their time") from None
+        try:
+            yield
+        finally:
+            self._lists.release()
 
     async def _end_ghosts(self, session: Session) -> None:
         """Kill connections that were lost in mid-transaction, where the server still has them."""

@@ -15,7 +15,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from queue_runtime.errors import StoreUnavailable
-from stores.mysql_errors import LOCK_WAIT_OVER, ServerError
+from stores.mysql_errors import WAITED_LONG, ServerError
 from stores.mysql_rows import ID
 from stores.mysql_session import LOCKED_SECONDS, Session, Sessions
 
@@ -119,8 +119,12 @@ class Waits:
         with self._awaiting(rows):
             while (left := until - self._now()) > 0:
                 await asyncio.sleep(min(uniform(pause, 1.5 * pause), left))
-                # no older than the pause, so these rows were among those looked at
-                locked = await self._look(operation, min(pause, left))
+                try:
+                    async with asyncio.timeout_at(until):
+                        # no older than the pause, so these rows were among those looked at
+                        locked = await self._look(operation, min(pause, left))
+                except TimeoutError:
+                    return False
                 if locked.isdisjoint(rows):
                     return True
                 pause = min(2 * pause, LONGEST)
@@ -138,9 +142,14 @@ class Waits:
                     del self._awaited[row]
 
     async def _look(self, operation: str, age: float) -> frozenset[Row]:
-        """Which of the awaited rows are locked, by a look no older than this. Raises StoreUnavailable to all alike."""
+        """Which of the awaited rows are locked, by a look that was no older than this when it was asked for.
+
+        One look at a time: where it takes long, all who have come meanwhile share the next one. Raises StoreUnavailable
+        to all alike.
+        """
+        asked = self._now()
         async with self._looking:
-            if self._now() - self._looked_at > age:
+            if self._looked_at < asked - age:
                 rows, began = list(self._awaited), self._now()
                 try:
                     self._locked = await self._sessions.play(operation, partial(_locked, rows=rows))
@@ -174,7 +183,7 @@ async def _wait(session: Session, attempt: Try[T]) -> tuple[T, frozenset[int]] |
         try:
             return await attempt(session, True)
         except ServerError as error:
-            if error.number != LOCK_WAIT_OVER:
+            if error.number not in WAITED_LONG:
                 raise
             await session.end()
             return None

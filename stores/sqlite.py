@@ -1,4 +1,4 @@
-"""The store of one SQLite file: a thread that writes, a thread that reads, one table for active and archived tasks.
+"""The store of one SQLite file: a thread that writes, two that read, one table for active and archived tasks.
 
 Calls that wait at the same time share one commit. The rules are in `sqlite_lease`, `sqlite_settle` and their
 neighbours; the statements in `sql/sqlite.sql`.
@@ -53,7 +53,8 @@ from stores.dispatchable import Page, Which
 from stores.lease_request import LeaseRequest, lowered
 from stores.ledger import Ledger
 from stores.sqlite_changes import Changes
-from stores.sqlite_session import Session, Synchronous, open_sessions
+from stores.sqlite_lane_sweep import LaneSweep
+from stores.sqlite_session import Session, Synchronous, open_reading, open_sessions
 from stores.sqlite_threads import SHARED_COMMIT, SessionThread, serve_reads, serve_writes
 
 T = TypeVar("T")
@@ -62,11 +63,14 @@ T = TypeVar("T")
 class SqliteStore:
     """The Store protocol on one file."""
 
-    def __init__(self, writer: SessionThread, reader: SessionThread, changes: Changes) -> None:
+    def __init__(self, writer: SessionThread, reader: SessionThread, lister: SessionThread, changes: Changes) -> None:
         self._writer = writer
         self._reader = reader
+        self._lister = lister
+        """reads what may take seconds, so that readiness and reads by id need not wait for it"""
         self._changes = changes
         self._backlog = BacklogCache()
+        self._lane_sweep = LaneSweep()
 
     async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
         tasks = list(tasks)
@@ -167,7 +171,10 @@ class SqliteStore:
         return await self._reader.call("paused", sqlite_lease.read_pauses)
 
     async def sweep(self, limit: int) -> SweepReport:
-        return await self._writer.call("sweep", lambda session: sqlite_operators.sweep(session, limit))
+        report = await self._writer.call("sweep", lambda session: sqlite_operators.sweep(session, limit))
+        if not report.more:
+            await self._lane_sweep.sweep(self._lister, self._writer)
+        return report
 
     async def get(self, task_ids: Sequence[int]) -> list[Task | None]:
         ids = list(task_ids)
@@ -185,14 +192,14 @@ class SqliteStore:
         after: tuple[int, int] | None = None,
         where: TaskFilter = TaskFilter(),
     ) -> list[Task]:
-        return await self._reader.call(
+        return await self._lister.call(
             "list_active", lambda session: sqlite_lists.list_active(session, limit, offset, after, where)
         )
 
     async def list_archived(
         self, limit: int, *, before: int | None = None, where: TaskFilter = TaskFilter()
     ) -> list[ArchivedTask]:
-        return await self._reader.call(
+        return await self._lister.call(
             "list_archived", lambda session: sqlite_lists.list_archived(session, limit, before, where)
         )
 
@@ -201,6 +208,10 @@ class SqliteStore:
         return await self._reader.call(
             "dispatchable", lambda session: sqlite_dispatchable.dispatchable(session, which, limit)
         )
+
+    async def names(self) -> Collection[str]:
+        """For a dispatch over this store; see stores/dispatchable.py."""
+        return await self._writer.call("names", sqlite_dispatchable.names)
 
     async def history(self, task_ids: Sequence[int]) -> list[list[Attempt]]:
         ids = list(task_ids)
@@ -213,7 +224,7 @@ class SqliteStore:
         return await self._backlog.get(lambda: self._reader.call("backlog", sqlite_lists.backlog))
 
     async def operations(self) -> dict[str, object]:
-        return await self._reader.call("operations", sqlite_lists.operations)
+        return await self._lister.call("operations", sqlite_lists.operations)
 
     async def ping(self) -> None:
         if self._writer.failing:
@@ -263,14 +274,23 @@ async def open_store(
 ) -> AsyncIterator[SqliteStore]:
     """Open the file, which is made when it is missing. Raises StoreUnusable where waiting would not help."""
     writing, reading = await anyio.to_thread.run_sync(open_sessions, Path(path), options, synchronous)
+    try:
+        listing = await anyio.to_thread.run_sync(open_reading, Path(path), options)
+    except BaseException:
+        for session in (reading, writing):
+            session.connection.close()
+        raise
     changes = Changes(options)
     writer = SessionThread("sqlite-writer", writing, serve_writes, changes.answered, at_once=SHARED_COMMIT)
-    reader = SessionThread("sqlite-reader", reading, serve_reads, lambda _batch, _wrote: None, at_once=1)
+    reader, lister = (
+        SessionThread(name, session, serve_reads, lambda _batch, _wrote: None, at_once=1)
+        for name, session in (("sqlite-reader", reading), ("sqlite-lister", listing))
+    )
     try:
         await changes.begin(writer)
-        yield SqliteStore(writer, reader, changes)
+        yield SqliteStore(writer, reader, lister, changes)
     finally:
         with anyio.CancelScope(shield=True):
-            for thread in (reader, writer):
+            for thread in (lister, reader, writer):
                 thread.close()
                 await anyio.to_thread.run_sync(thread.join)

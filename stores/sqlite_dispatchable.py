@@ -1,14 +1,16 @@
-"""Which tasks of the file a lease could take now, for a dispatch over it. Runs on the reading thread."""
+"""What a dispatch over the file asks of it: which tasks a lease could take now, and which file it is."""
+
+from collections.abc import Collection
 
 from queue_runtime.task import U32
-from stores.dispatchable import Candidate, Due, Named, Page, Ready, Which, Young, next_page
+from stores.dispatchable import Candidate, Due, Named, Page, Ready, Which, Young, next_page, record_name
 from stores.sqlite_lease import read_pauses
 from stores.sqlite_rows import Row, id_list
 from stores.sqlite_session import Session
 
 
 def dispatchable(session: Session, which: Which, limit: int) -> Page:
-    """One page of them."""
+    """One page of the tasks. Runs on the reading thread."""
     ((newest_lane, any_pause, newest),) = session.rows("dispatch_gates")
     session.lanes.refresh(session, newest_lane)
     pauses = frozenset(read_pauses(session)) if any_pause else frozenset()
@@ -17,6 +19,14 @@ def dispatchable(session: Session, which: Which, limit: int) -> Page:
     following = next_page(which, rows[-1][3:6]) if len(rows) == limit else None
     tasks = [Candidate(row[0], row[1], row[2], row[3], None if row[6] else row[5]) for row in rows]
     return Page(tasks, following, newest, pauses)
+
+
+def names(session: Session) -> Collection[str]:
+    """The name that the file was given when it was first asked for one. Runs on the writing thread."""
+    session.run("make_record")
+    session.run("name_record")
+    ((name,),) = session.rows("record")
+    return [record_name("id", name)]
 
 
 def _read(session: Session, which: Which, limit: int, lanes: str | None) -> list[Row]:

@@ -1,8 +1,10 @@
 """What SQLite's errors mean for a caller, in one place."""
 
-import shutil
+import errno
+import os
 import sqlite3
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from queue_runtime.errors import QueueRuntimeError, StoreFull, StoreUnavailable, StoreUnusable
 
@@ -62,7 +64,12 @@ def _name(error: sqlite3.Error) -> str:
 
 
 def _is_full(path: Path) -> bool:
+    """Whether there is no room: it is tried, because the free space of a disk says nothing about a quota on it."""
     try:
-        return shutil.disk_usage(path.parent).free < _ROOM
-    except OSError:
-        return False
+        with TemporaryFile(dir=path.parent) as file:
+            file.write(bytes(_ROOM))
+            file.flush()
+            os.fsync(file.fileno())  # some file systems look at their room this late
+    except OSError as error:
+        return error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return False

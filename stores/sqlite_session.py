@@ -49,20 +49,31 @@ class Session:
         self.undecodable = False
         """whether the last `rows` met text that is not UTF-8"""
         self._now = options.now
+        self.unwanted: Callable[[], bool] = lambda: False
+        """whether nobody waits for what is read now"""
         self._until = 0.0
-        self._identity = _identity(path)
+        # SQLite follows links before it names the side files
+        main = connection.execute("PRAGMA database_list").fetchone()[2]
+        self._files = [(file, _identity(file)) for file in (str(path), f"{main}-wal", f"{main}-shm")]
 
     def now(self) -> int:
         """The store's time."""
         return int(time.time()) if self._now is None else self._now()
 
     def displaced(self) -> str | None:
-        """Why this is not the file of its path any more; None: it is. What is written here is lost otherwise."""
-        try:
-            found = _identity(self.path)
-        except OSError as error:
-            return f"{self.path}: the file was removed ({error.strerror}); restart the process"
-        return None if found == self._identity else f"{self.path}: the file was replaced; restart the process"
+        """Why these are not the files of their paths any more; None: they are. What is written here is lost otherwise.
+
+        The side files (-wal, -shm) too: SQLite takes them away only when the last connection closes, and no other
+        program can while this one is open.
+        """
+        for file, identity in self._files:
+            try:
+                found = _identity(file)
+            except OSError as error:
+                return f"{file}: the file was removed ({error.strerror}); restart the process"
+            if found != identity:
+                return f"{file}: the file was replaced; restart the process"
+        return None
 
     def rows(self, name: str, values: object = (), *, undecodable: str = "replace") -> list[Row]:
         """All rows of a statement. Text that is not UTF-8 is decoded as `undecodable` says (an error handler)."""
@@ -95,6 +106,8 @@ class Session:
 
     def begin(self) -> None:
         """Take the write lock."""
+        self.rollback()  # where an earlier one failed
+        self.lanes.begin()
         patiently(lambda: self.connection.execute("BEGIN IMMEDIATE"))
 
     def rollback(self) -> None:
@@ -105,15 +118,17 @@ class Session:
     def begin_reading(self) -> None:
         """Begin a snapshot that may be used for READ_SECONDS."""
         self._until = time.monotonic() + READ_SECONDS
+        self.rollback()  # where an earlier one failed
+        self.lanes.begin()
         self.connection.execute("BEGIN")
 
     def limit_reading(self) -> None:
-        """From now on stop statements that run beyond the time of `begin_reading`."""
-        self.connection.set_progress_handler(lambda: time.monotonic() > self._until, _STEPS)
+        """From now on stop statements that run beyond the time of `begin_reading`, or that are unwanted."""
+        self.connection.set_progress_handler(lambda: self.unwanted() or time.monotonic() > self._until, _STEPS)
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
+def _identity(file: str) -> tuple[int, int]:
+    found = os.stat(file)  # noqa: PTH116  asked twice in every round, and a Path takes three times as long
     return found.st_dev, found.st_ino
 
 
@@ -151,19 +166,37 @@ def open_sessions(path: Path, options: StoreOptions, synchronous: Synchronous) -
         writer.execute(f"PRAGMA synchronous={synchronous}")
         writer.execute("PRAGMA cache_size=-32000")
         writer.execute("PRAGMA busy_timeout=0")  # see patiently
-        reader = _connect(path)
-        opened.append(reader)
-        reader.execute("PRAGMA query_only=ON")
-        reader.execute("PRAGMA cache_size=-8000")
+        writing = Session(writer, path, options)
+        reading = _open_reading(path, options)
     except sqlite3.Error as error:
         _close(opened)
         raise translate_at_opening(error, path) from error
     except BaseException:
         _close(opened)
         raise
-    writing, reading = Session(writer, path, options), Session(reader, path, options)
-    reading.limit_reading()
     return writing, reading
+
+
+def open_reading(path: Path, options: StoreOptions) -> Session:
+    """Another session that reads, for a file that `open_sessions` has opened. Raises StoreUnusable."""
+    path = path.absolute()
+    try:
+        return _open_reading(path, options)
+    except sqlite3.Error as error:
+        raise translate_at_opening(error, path) from error
+
+
+def _open_reading(path: Path, options: StoreOptions) -> Session:
+    connection = _connect(path)
+    try:
+        connection.execute("PRAGMA query_only=ON")
+        connection.execute("PRAGMA cache_size=-8000")
+        session = Session(connection, path, options)
+    except BaseException:
+        connection.close()
+        raise
+    session.limit_reading()
+    return session
 
 
 def _close(connections: Iterable[sqlite3.Connection]) -> None:

@@ -1,4 +1,4 @@
-"""The two threads of the SQLite store: one writes in rounds that share a commit, one reads."""
+"""The threads of the SQLite store: one writes in rounds that share a commit, others read."""
 
 import asyncio
 import sqlite3
@@ -109,9 +109,12 @@ class SessionThread:
         try:
             self._serve(self._session, batch)
         except BaseException as error:  # noqa: BLE001  a thread that died would leave every later caller waiting
-            with suppress(sqlite3.Error):
-                self._session.rollback()
-            for request in batch:
+            with suppress(sqlite3.Error):  # the next round tries again
+                _roll_back(self._session)
+            open_ones = [request for request in batch if request.error is None]
+            if isinstance(error, sqlite3.Error):
+                _fail(self._session, open_ones, error)
+            for request in open_ones:
                 request.error = request.error or error
 
     def _hand_over(self, batch: list[AnyRequest], wrote: bool) -> None:
@@ -133,7 +136,7 @@ class SessionThread:
 
 def serve_writes(session: Session, batch: list[AnyRequest]) -> None:
     """Run all requests in one transaction, each in its own savepoint; answers hold only after the commit."""
-    if _refuse_displaced(session, batch):
+    if _refuse_displaced(session, batch, nothing_happened=True):
         return
     together = []
     for request in batch:
@@ -149,7 +152,7 @@ def _commit_together(session: Session, together: list[AnyRequest]) -> None:
     try:
         session.begin()
     except sqlite3.Error as error:
-        _fail(session, together, error)
+        _fail(session, together, error, nothing_happened=True)
         return
     if len(together) == 1:
         _attempt(session, together[0])
@@ -172,29 +175,31 @@ def _commit_together(session: Session, together: list[AnyRequest]) -> None:
         _roll_back(session)
         _fail(session, [request for request in together if request.error is None], error)
         return
-    _refuse_displaced(session, together)  # before the commit nobody could be sure
+    _refuse_displaced(session, together, nothing_happened=False)  # before the commit nobody could be sure
 
 
-def _refuse_displaced(session: Session, requests: list[AnyRequest]) -> bool:
+def _refuse_displaced(session: Session, requests: list[AnyRequest], *, nothing_happened: bool) -> bool:
     """Fail the requests where the file was removed or replaced: nothing is acknowledged that nobody will find."""
     reason = session.displaced()
     if reason is None:
         return False
     for request in requests:
-        request.error = request.error or StoreUnavailable(request.operation, reason)
+        away = StoreUnavailable(request.operation, reason, nothing_happened=nothing_happened)
+        request.error = request.error or away
     return True
 
 
 def serve_reads(session: Session, batch: list[AnyRequest]) -> None:
-    """Run each request on a snapshot of its own."""
+    """Run each request on a snapshot of its own, which ends early when its caller has gone."""
     for request in batch:
+        session.unwanted = request.future.cancelled
         try:
             session.begin_reading()
         except sqlite3.Error as error:
             _fail(session, [request], error)
             continue
         _attempt(session, request)
-        _roll_back(session)
+        session.rollback()
 
 
 def _attempt_alone(session: Session, request: AnyRequest) -> None:
@@ -237,11 +242,15 @@ def _forget(session: Session, requests: list[AnyRequest]) -> None:
         request.result, request.error = None, None
 
 
-def _fail(session: Session, requests: list[AnyRequest], error: sqlite3.Error) -> None:
+def _fail(
+    session: Session, requests: list[AnyRequest], error: sqlite3.Error, *, nothing_happened: bool = False
+) -> None:
     for request in requests:
         known = translate(error, request.operation, session.path)
         if known is None:
             request.error = error
         else:
+            if isinstance(known, StoreUnavailable) and nothing_happened:
+                known.nothing_happened = True
             known.__cause__ = error
             request.error = known

@@ -276,6 +276,9 @@ class StreamsStore:
     async def dispatchable(self, which: Which, limit: int) -> Page:
         return await self._record.dispatchable(which, limit)
 
+    async def names(self) -> Collection[str]:
+        return await self._record.names()
+
     async def operations(self) -> dict[str, object]:
         facts = await self._record.operations()
         server = self._line.link.facts
@@ -296,7 +299,7 @@ class StreamsStore:
         await self._bell.aclose()
         await self._changes.aclose()
         await self._chores.aclose()
-        if self._line.open:
+        if self._line.open and self._line.began:
             with suppress(LineDownError):
                 await self._line.script("streams_leave", self._line.consumer, read=lambda _: None, seconds=0.5)
         await self._line.aclose()
@@ -335,7 +338,7 @@ async def open_store(
             did_you_mean=meant,
         )
     link = Link(Address(url, url_now), connections=CONNECTIONS, allow_eviction=True)
-    line = Line(link, prefix=prefix, group=group, back_seconds=back_seconds)
+    line = Line(link, record.names, prefix=prefix, group=group, back_seconds=back_seconds)
     chores = Chores()
     preference = Preference(queues, policy, dice=dice)
     bell = Bell(line, preference.queues, block_seconds=block_seconds)

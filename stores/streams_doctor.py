@@ -21,13 +21,20 @@ async def examine(url: str, prefix: str, group: str) -> list[Finding]:
         names = await link.call("doctor", "SMEMBERS", f"{keys}/queues")
         queues = sorted(name.decode(errors="replace") for name in names)
         lengths = {queue: await link.call("doctor", "XLEN", keys + queue) for queue in queues}
+        is_shared = await link.call("doctor", "EXISTS", f"{keys}/claim")
     except (StoreUnavailable, RedisError) as error:
         return [warning("dispatch", f"{error}: {_IDLE}")]
     finally:
         await link.aclose()
     waiting = ", ".join(f"{queue} {length}" for queue, length in lengths.items() if length)
+    shared = warning(
+        "dispatch",
+        f"in the last five minutes somebody with another database of record asked for {keys}*: give each installation"
+        " its own QUEUE_RUNTIME_STREAMS_PREFIX",
+    )
     return [
         *_server(link.facts),
+        *([shared] if is_shared else []),
         ok("dispatch", f"group {group}; entries that wait: {waiting or 'none'}"),
     ]
 

@@ -120,8 +120,6 @@ class Feeder:
         """Find tasks that are younger than those of the last look; how many entries were added."""
         first = await self._read(Young(self._looked_to))
         added = await self._add(self._fresh(first.tasks)) + await self._offer(first.next)
-        if first.newest < self._looked_to:  # an older database was restored
-            self._unseen = True
         self._looked_to = first.newest
         return added
 
@@ -198,6 +196,7 @@ class Feeder:
 
     async def deliver_all(self) -> int:
         """Bring streams and record together again, whatever the server has lost; how many entries were added."""
+        await self._line.learn()
         cursor = 0
         while True:
             mended = await self._line.script("streams_mend", cursor, read=read_mended)
@@ -214,6 +213,7 @@ class Feeder:
     async def tend(self) -> int:
         """Free what dead consumers hold, drop what is no work any more, find late rows, mend what is broken; how many
         entries were added."""
+        await self._line.learn()
         times = self._tending
         milliseconds = [round(seconds * 1000) for seconds in (times.reclaim, times.forget, times.old)]
         health, freed, old, self._checked = await self._line.script(
@@ -274,7 +274,12 @@ class Feeder:
         return added
 
     async def _read(self, which: Which, limit: int = PAGE) -> Page:
+        known = self._marks[-1][1] if self._marks else 0
         page = await self._record.dispatchable(which, limit)
+        if page.newest < known:  # an older database was restored
+            self._marks.clear()
+            self._looked_to = min(self._looked_to, page.newest)
+            self._unseen = True
         now = time.monotonic()
         if not self._marks or page.newest != self._marks[-1][1]:
             if not self._marks:

@@ -1,5 +1,6 @@
 """Leasing through the streams: reads entries in the order of queues, claims them in the record, takes them away."""
 
+import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -21,6 +22,10 @@ LEASE_SECONDS = 0.5
 
 FORGOTTEN = 1
 """The reading's health when the server has nothing of what it was told."""
+
+_REST_SECONDS = 0.25
+"""For so long entries of which none could be claimed, because somebody has their rows locked, are kept from everybody:
+the next reader would only give them back too, and wake another one by that."""
 
 _NONSENSE_SECONDS = 60.0
 """Between two lines about entries that name no task."""
@@ -189,18 +194,19 @@ class Dispatcher:
             self._feeder.kept_back.add(task_id)
         kept = [entry for entry in entries if entry.task_id in still]
         self._take_away([entry for entry in entries if entry.task_id not in still])
-        self._give_back(kept, still)
+        self._give_back(kept, still, rest=0.0 if tasks else _REST_SECONDS)
         return sorted(tasks, key=lambda task: place[task.id]), bool(kept)
 
     def _take_away(self, entries: Sequence[Entry]) -> None:
         if entries:
             self._chores.start(self._feeder.drop([entry[:3] for entry in entries]))
 
-    def _give_back(self, entries: Sequence[Entry], tasks: Mapping[int, Candidate]) -> None:
+    def _give_back(self, entries: Sequence[Entry], tasks: Mapping[int, Candidate], *, rest: float = 0.0) -> None:
         if entries:
-            self._chores.start(self._put_back(entries, tasks))
+            self._chores.start(self._put_back(entries, tasks, rest))
 
-    async def _put_back(self, entries: Sequence[Entry], tasks: Mapping[int, Candidate]) -> None:
+    async def _put_back(self, entries: Sequence[Entry], tasks: Mapping[int, Candidate], rest: float) -> None:
+        await asyncio.sleep(rest)
         words: list[Argument] = []
         for entry in entries:
             task = tasks.get(entry.task_id)

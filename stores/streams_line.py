@@ -10,11 +10,12 @@ import os
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from secrets import token_hex
 from typing import Any, TypeVar
 
 import structlog
+from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from queue_runtime.errors import StoreUnavailable
@@ -43,13 +44,21 @@ something first."""
 
 _MOST_DOUBLINGS = 3
 
+LEARN_SECONDS = 30.0
+"""For so long what the record calls itself is believed: its database may have moved to another server."""
+
+_TAKEN = "TAKEN "
+"""What a script answers where the streams are those of another record (lua/fragments/streams.lua)."""
+
 Argument = bytes | str | int
 Answer = TypeVar("Answer")
 
-_IN_SCRIPT = re.compile(r"^(ERR )?Error running script .*?\): |@?user_script: ?\d+: ?-?|,? script: .*", re.DOTALL)
+_IN_SCRIPT = re.compile(
+    r"^(ERR )?Error running script .*?\): |^-ERR |@?user_script: ?\d+: ?-?|,? script: ([0-9a-f]{40}|on @).*", re.DOTALL
+)
 """What a server says around an error about the place in our script, which nobody can use; each in its own words."""
 
-_FORBIDDEN = re.compile(r"unknown (Redis )?command|can't (run|access)", re.IGNORECASE)
+_FORBIDDEN = re.compile(r"unknown (Redis )?command|can't (run|access)|no permissions", re.IGNORECASE)
 
 _log = structlog.get_logger().bind(source="dispatch")
 
@@ -64,8 +73,21 @@ class Line:
     `up`: workers lease through the streams. `open`: calls are made; before `up`, while what waits is delivered.
     """
 
-    def __init__(self, link: Link, *, prefix: str, group: str, back_seconds: float = BACK_SECONDS) -> None:
+    def __init__(
+        self,
+        link: Link,
+        names: Callable[[], Awaitable[Collection[str]]],
+        *,
+        prefix: str,
+        group: str,
+        back_seconds: float = BACK_SECONDS,
+    ) -> None:
         self.link = link
+        self._ask_names = names
+        self._names: str | None = None
+        """the record's, for the scripts; None: it has not said them yet"""
+        self._learn_at = 0.0
+        self._learning = asyncio.Lock()
         self.keys = f"{{{prefix}}}:"
         """All keys begin so; the braces make them one slot of a cluster."""
         self.group = group
@@ -88,11 +110,28 @@ class Line:
     async def script(
         self, name: str, *arguments: Argument, read: Callable[[Reply], Answer], seconds: float = ANSWER_SECONDS
     ) -> Answer:
-        """Run a script and read its answer. Its first arguments are always the (unused) time and the group.
+        """Run a script and read its answer. Its first arguments are always the names of the record, and the group.
 
         Raises LineDownError, also where `read` raises ValueError: then Redis holds what we did not put there.
         """
-        return await self._bounded(name, lambda: self._run(name, ("", self.group, *arguments)), seconds, read)
+        if self._names is None and self.open:
+            try:
+                await self.learn()
+            except StoreUnavailable as error:
+                raise self._failed(f"the record does not say which it is ({error})") from error
+        return await self._bounded(name, lambda: self._run(name, arguments), seconds, read)
+
+    async def learn(self) -> None:
+        """Ask the record what it calls itself, if it was not asked lately. Raises StoreUnavailable."""
+        async with self._learning:
+            if time.monotonic() >= self._learn_at:
+                self._names = " ".join(sorted(await self._ask_names()))
+                self._learn_at = time.monotonic() + LEARN_SECONDS
+
+    @property
+    def began(self) -> bool:
+        """Whether anything can have been asked of the server."""
+        return self._names is not None
 
     async def command(self, name: str, *words: Argument, seconds: float = ANSWER_SECONDS) -> None:
         """Send one command. Raises LineDownError."""
@@ -123,6 +162,11 @@ class Line:
     def disorder(self, error: Exception) -> str:
         """The reason where the server or its keys are not as they must be."""
         words = " ".join(_IN_SCRIPT.sub("", str(error)).split())[:200]
+        if _TAKEN in words:
+            return (
+                f"{self.keys}* in Redis belongs to another database of record: give each installation its own"
+                " QUEUE_RUNTIME_STREAMS_PREFIX; where that database is no more, this one follows within half a minute"
+            )
         if _FORBIDDEN.search(words):
             return f"Redis lacks a command that the dispatch needs, or its user may not run it ({words})"
         return (
@@ -136,12 +180,13 @@ class Line:
 
     async def _run(self, name: str, arguments: Sequence[Argument]) -> Reply:
         script = load_script(name)
+        words = (1, self.keys, self._names or "", self.group, *arguments)
         try:
-            return await self.link.call(name, "EVALSHA", script.sha, 1, self.keys, *arguments)
+            return await self.link.call(name, "EVALSHA", script.sha, *words)
         except RedisError as error:
             if error_code(error) != "NOSCRIPT":
                 raise
-        return await self.link.call(name, "EVAL", script.text, 1, self.keys, *arguments)
+        return await self.link.call(name, "EVAL", script.text, *words)
 
     @property
     def _watch_seconds(self) -> float:
@@ -157,6 +202,9 @@ class Line:
             self._relapses = min(self._relapses + 1, _MOST_DOUBLINGS) if again else 0
             _log.warning("dispatch lost: tasks are leased from the record", reason=reason)
             self.state = DispatchState(mode="record", since=int(time.time()), reason=reason, falls=self.state.falls + 1)
+        elif refused and reason != self.state.reason:  # what it fell for may be over
+            _log.warning("dispatch stays away: tasks are leased from the record", reason=reason)
+            self.state = replace(self.state, reason=reason)
         if self._probe is None or self._probe.done():
             self._probe = asyncio.create_task(self._come_back(), name="streams-probe")
 

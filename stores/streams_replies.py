@@ -112,7 +112,8 @@ def read_news(reply: Reply) -> list[tuple[bytes, tuple[int, int]]]:
     news = []
     for item in [] if reply is None else _list(reply):
         stream, entries = _list(item)
-        news.append((_bytes(stream), read_entry(_list(_list(entries)[-1])[0])))
+        *_, (number, _) = map(_list, _list(entries))
+        news.append((_bytes(stream), read_entry(number)))
     return news
 
 

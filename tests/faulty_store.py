@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from queue_runtime.errors import QueueRuntimeError, StoreUnavailable
 from queue_runtime.store import Order, Store
@@ -28,6 +28,7 @@ from queue_runtime.task import (
     Task,
     TaskFilter,
 )
+from stores.dispatchable import Page, Record, Which
 
 Reply = TypeVar("Reply")
 
@@ -193,3 +194,11 @@ class FaultyStore:
 
     async def changed(self, timeout: float) -> bool:
         return await self._call("changed", lambda: self._store.changed(timeout))
+
+    # ---- of a store of record, for the dispatch over it
+
+    async def dispatchable(self, which: Which, limit: int) -> Page:
+        return await self._call("dispatchable", lambda: cast(Record, self._store).dispatchable(which, limit))
+
+    async def names(self) -> Collection[str]:
+        return await self._call("names", lambda: cast(Record, self._store).names())

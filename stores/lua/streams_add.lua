@@ -1,6 +1,6 @@
 -- Adds entries for tasks that have none. use: base streams
 --
--- In: now, group, how many entries a stream may hold, whether the tasks are surely held by nobody (1), the queue whose
+-- In: names, group, how many entries a stream may hold, whether the tasks are surely held by nobody (1), the queue whose
 --     stream this fills again (empty: none), priority and id from which on that queue is still behind (empty: it is not
 --     any more); then id, queue, class and priority of each task.
 -- Out: how many were added, how many found their stream full, the tasks that went since the record was read or may have,

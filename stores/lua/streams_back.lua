@@ -1,6 +1,6 @@
 -- Gives entries back that were read and not claimed. use: base streams
 --
--- In: now, group; then queue, entry, task id, and the queue and class of the task, of each.
+-- In: names, group; then queue, entry, task id, and the queue and class of the task, of each.
 -- Out: queue and last new entry of each stream.
 local last = {}
 for place = 3, #ARGV, 5 do

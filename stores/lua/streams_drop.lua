@@ -1,6 +1,6 @@
 -- Takes entries away whose tasks need none any more. use: base streams
 --
--- In: now, group; then queue, entry and task id of each; queue and entry are empty where only the task is known.
+-- In: names, group; then queue, entry and task id of each; queue and entry are empty where only the task is known.
 -- Out: ids of the tasks that somebody has wanted to add meanwhile.
 local wanted, ids, gone = {}, {}, gone_keys()
 for place = 3, #ARGV, 3 do

@@ -1,6 +1,6 @@
 -- Where the streams end. use: base streams
 --
--- In: now, group, queues that may have no entry yet. Out: queue and last entry number of each, deleted ones included.
+-- In: names, group, queues that may have no entry yet. Out: queue and last entry number of each, deleted ones included.
 local queues = set_of(known_queues())
 for place = 3, #ARGV do
   queues[ARGV[place]] = true

@@ -1,6 +1,6 @@
 -- Ends a consumer that holds nothing. use: base streams
 --
--- In: now, group, consumer. What it holds is freed later by somebody else.
+-- In: names, group, consumer. What it holds is freed later by somebody else.
 for _, queue in ipairs(known_queues()) do
   local pending = redis.pcall('XPENDING', P .. queue, group, '-', '+', 1, ARGV[3])
   if not pending.err and #pending == 0 then

@@ -1,6 +1,6 @@
 -- Brings the books in order, a part at a time: what is there no more is forgotten, what is not ours is dropped. use: base streams
 --
--- In: now, group, cursor; 0 at first. Out: the next cursor, 0 at the end; names of what was dropped.
+-- In: names, group, cursor; 0 at first. Out: the next cursor, 0 at the end; names of what was dropped.
 local dropped = {}
 
 local function keep_if(key, kind)

@@ -1,6 +1,6 @@
 -- Reads entries queue by queue, the preferred first, without waiting. use: base streams
 --
--- In: now, group, consumer, how many, how many entries a stream may hold, whether queues that are not named are read too
+-- In: names, group, consumer, how many, how many entries a stream may hold, whether queues that are not named are read too
 --     (1: last), numbers of queues, of queues to pass over, of classes (-1: all) and of unwanted classes; then these names.
 -- Out: 1 where the server has forgotten all (nothing was read), 2 where entries are missing, else 0; the queue at which
 --      the reading stopped, because it holds a class that was not asked for (else empty); queue, entry, id and class of
@@ -69,7 +69,7 @@ local function read(stream)
       call('XGROUP', 'CREATE', stream, group, '0', 'MKSTREAM')
       reply = call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', room, 'STREAMS', stream, '>')
     else
-      error(reply)
+      fail(reply)
     end
   end
   return reply and reply[1] and reply[1][2] or {}

@@ -1,6 +1,6 @@
 -- Frees what dead consumers hold, and looks whether everything is in order. use: base streams
 --
--- In: now, group, consumer, milliseconds after which a read entry is read by others, milliseconds after which a silent
+-- In: names, group, consumer, milliseconds after which a read entry is read by others, milliseconds after which a silent
 --     consumer without entries is forgotten, milliseconds after which a waiting entry is old, how many old ones to name,
 --     queue and entry behind which to look for these (empty: from the beginning).
 -- Out: 1 where the server has forgotten all, 2 where entries are missing, else 0; how many entries were freed; queue,
@@ -101,7 +101,7 @@ for _, queue in ipairs(queues) do
       end
     end
   elseif not string.find(claimed.err, 'NOGROUP', 1, true) then
-    error(claimed)
+    fail(claimed)
   end
   free_passed(queue)
   recount(queue)

@@ -113,6 +113,10 @@ CREATE TABLE IF NOT EXISTS {companion}.meta (
     value VARCHAR(255) NOT NULL
 ) ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- name: name_record
+-- In: name. It keeps one that it has: a copy of the database has that of the original.
+INSERT IGNORE INTO {companion}.meta (name, value) VALUES ('record', :name);
+
 -- ---------------------------------------------------------------------------------------------- enqueue
 
 -- name: draw_ids
@@ -146,6 +150,14 @@ INSERT INTO {worker}.lisk_counter (counterName, counterValue)
 SELECT 'worker_activetask', used.top FROM ({used}) used WHERE {behind}
 ON DUPLICATE KEY UPDATE counterValue = GREATEST(counterValue, used.top);
 
+-- fragment: drawn
+id > CAST(LAST_INSERT_ID() AS SIGNED) - :count AND id <= LAST_INSERT_ID()
+
+-- name: drawn_in_use
+-- In: count. Whether an id of the block that this connection has just drawn is in use: a counter that was lost begins anew.
+SELECT EXISTS (SELECT 1 FROM {worker}.worker_activetask WHERE {drawn})
+    OR EXISTS (SELECT 1 FROM {worker}.worker_archivetask WHERE {drawn});
+
 -- name: read_counter
 SELECT counterValue FROM {worker}.lisk_counter WHERE counterName = 'worker_activetask';
 
@@ -153,9 +165,15 @@ SELECT counterValue FROM {worker}.lisk_counter WHERE counterName = 'worker_activ
 -- A write that changes nothing, to see whether the server takes writes.
 UPDATE {worker}.lisk_counter SET counterValue = counterValue WHERE counterName = 'worker_activetask';
 
+-- fragment: very_task
+a.id = :id AND a.dateCreated = :created AND a.dataID = :data_id AND CAST(a.taskClass AS BINARY) = :task_class
+    AND SHA2(d.data, 256) = :digest
+
 -- name: exists_task
--- In: id. Whether a task of this id was ever committed and is still there.
-SELECT id FROM {worker}.worker_activetask WHERE id = :id UNION SELECT id FROM {worker}.worker_archivetask WHERE id = :id;
+-- In: id, created, data_id, task_class, digest. Whether this very task was committed and is still there: somebody else's
+-- may have got its id, from a server that did not have the transaction.
+SELECT a.id FROM {worker}.worker_activetask a JOIN {worker}.worker_taskdata d ON d.id = a.dataID WHERE {very_task}
+UNION SELECT a.id FROM {worker}.worker_archivetask a JOIN {worker}.worker_taskdata d ON d.id = a.dataID WHERE {very_task};
 
 -- name: insert_payloads
 -- In: rows (`(data),(data)`). The insert id of the answer is that of the first; the others follow by the server's step.
@@ -342,16 +360,21 @@ SELECT id, data FROM {worker}.worker_taskdata WHERE id IN (:ids);
 
 -- ---------------------------------------------------------------------------------------------- settle and others
 
+-- The LIMIT of the next ones keeps MariaDB from merging the derived table into the join, which would read the extras of
+-- each row in one snapshot with the first lock: they may be older than the last one.
+
 -- name: lock_rows
 -- In: ids, now. Out: the rows of these that nobody else has locked, and the time.
 SELECT {columns} FROM (
-    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE {skip_locked}
+    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids)
+    ORDER BY id LIMIT 1000000 FOR UPDATE {skip_locked}
 ) a {extras};
 
 -- name: wait_rows
 -- The same, but waits for rows that somebody else has locked.
 SELECT {columns} FROM (
-    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE
+    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY) WHERE id IN (:ids)
+    ORDER BY id LIMIT 1000000 FOR UPDATE
 ) a {extras};
 
 -- name: see_rows
@@ -365,13 +388,15 @@ SELECT {archive_columns} FROM {worker}.worker_archivetask a FORCE INDEX (PRIMARY
 -- name: lock_archived
 -- In: ids. Archived rows, for a retry: those that nobody else has locked.
 SELECT {archive_columns} FROM (
-    SELECT * FROM {worker}.worker_archivetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE {skip_locked}
+    SELECT * FROM {worker}.worker_archivetask FORCE INDEX (PRIMARY) WHERE id IN (:ids)
+    ORDER BY id LIMIT 1000000 FOR UPDATE {skip_locked}
 ) a {extras};
 
 -- name: wait_archived
 -- The same, but waits for rows that somebody else has locked.
 SELECT {archive_columns} FROM (
-    SELECT * FROM {worker}.worker_archivetask FORCE INDEX (PRIMARY) WHERE id IN (:ids) FOR UPDATE
+    SELECT * FROM {worker}.worker_archivetask FORCE INDEX (PRIMARY) WHERE id IN (:ids)
+    ORDER BY id LIMIT 1000000 FOR UPDATE
 ) a {extras};
 
 -- name: insert_archived

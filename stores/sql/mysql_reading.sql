@@ -176,6 +176,10 @@ SELECT counterValue FROM {worker}.lisk_counter WHERE counterName = 'worker_activ
 -- MySQL has the first, newer MariaDB the second, older ones neither.
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'server_uid');
 
+-- name: record
+-- The name of the record, for a dispatch over it.
+SELECT value FROM {companion}.meta WHERE name = 'record';
+
 -- name: foreign_owners
 -- In: since, limit. Owners that begin with a digit, as those of native taskmasters do, of active rows and of rows that
 -- ended lately.

@@ -141,6 +141,17 @@ CREATE TABLE IF NOT EXISTS counter (
 ) STRICT;
 INSERT OR IGNORE INTO counter (one, last_id, active, archived) VALUES (1, 0, 0, 0);
 
+-- name: make_record
+-- Only for a dispatch over the file, which asks it for a name. Files of older releases have none.
+CREATE TABLE IF NOT EXISTS record (one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT NOT NULL) STRICT;
+
+-- name: name_record
+-- It keeps one that it has: a copy of the file has that of the original.
+INSERT OR IGNORE INTO record (one, name) VALUES (1, lower(hex(randomblob(8))));
+
+-- name: record
+SELECT name FROM record;
+
 -- ---------------------------------------------------------------------------------------------- enqueue
 
 -- name: draw_ids
@@ -186,7 +197,24 @@ INSERT INTO event (event_id, digest, answer) VALUES (?, ?, ?);
 SELECT (SELECT max(id) FROM lane), EXISTS (SELECT 1 FROM pause);
 
 -- name: lanes
-SELECT id, task_class, queue FROM lane;
+-- In: the newest that is known. Out: those after it.
+SELECT id, task_class, queue FROM lane WHERE id > ? ORDER BY id;
+
+-- name: many_lanes
+-- In: how many are many.
+SELECT EXISTS (SELECT 1 FROM lane LIMIT 1 OFFSET ?);
+
+-- name: idle_lanes
+-- Out: lanes without a row, with the last task id of this moment. Never the newest one: a number must not be given twice.
+SELECT lane.id, counter.last_id FROM counter CROSS JOIN lane
+WHERE lane.id < (SELECT max(id) FROM lane) AND lane.id NOT IN (
+    SELECT lane FROM task INDEXED BY active WHERE task.result IS NULL
+    UNION ALL SELECT lane FROM task INDEXED BY archived WHERE task.result IS NOT NULL
+);
+
+-- name: delete_lanes
+-- In: ids (JSON) that `idle_lanes` found, and the last task id of then: rows that came since have larger ones.
+DELETE FROM lane WHERE id IN (SELECT value FROM json_each(?1)) AND id NOT IN (SELECT lane FROM task WHERE id > ?2);
 
 -- name: pick_ready
 -- In: lanes (JSON; NULL: all), without (JSON), limit. Out: rows with data, by priority then id.

@@ -94,6 +94,26 @@ def test_a_redis_that_goes_and_comes_back_is_seen_and_disturbs_nobody(tmp_path: 
     assert len(process.events("dispatch back: tasks are leased from the streams")) == 1
 
 
+def test_two_installations_on_one_redis_with_one_prefix_work_and_the_second_says_what_to_set(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    with served(folders[0], redis) as first, first.client() as client:
+        enqueue(client, "SleepWorker", '{"seconds": 0.001}')
+        with served(folders[1], redis) as second, second.client() as other:
+            ids = [enqueue(each, "SleepWorker", '{"seconds": 0.001}', 50) for each in (client, other)]
+            wait_for("the end of all tasks", lambda: not active(client) and not active(other), 20)
+            wait_for("the reason", lambda: mode(other) == "record", 10)
+            for place in ("/readyz?verbose=1", "/api/queue/operations"):
+                assert "QUEUE_RUNTIME_STREAMS_PREFIX" in other.get(place).text
+            assert mode(client) == "streams"
+            second.tell_and_wait()
+        first.tell_and_wait()
+    assert [len(ledger(folder, "end")) for folder in folders] == [len(ids[0]) + 1, len(ids[1])]
+
+
 def test_a_group_that_somebody_sets_to_the_end_holds_up_tasks_for_seconds_only(
     tmp_path: Path, redis: RedisServer
 ) -> None:

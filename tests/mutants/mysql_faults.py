@@ -62,6 +62,13 @@ MYSQL_FAULTS: tuple[Mutant, ...] = (
     mysql("an event is not compared on MySQL", "enqueue", "if digest != self._digest:", "if False:", "events"),
     mysql("follow-ups of MySQL are lost", "settle", "statements += insertion.statements", "pass", "followups"),
     mysql("a lease of MySQL ignores the bound of bytes", "lease", "self._bytes += row[_SIZE]", "pass", "lease_order"),
+    Mutant(
+        "MySQL checks no outcome",
+        "mysql",
+        "stores/mysql.py",
+        (("            check_outcome(settlement.outcome)\n", "            pass\n"),),
+        ("bounds",),
+    ),
     mysql(
         "MySQL grants a spent expiry",
         "lease",

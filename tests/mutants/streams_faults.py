@@ -40,9 +40,10 @@ STREAMS_FAULTS: tuple[Mutant, ...] = (
     streams(
         "ids that begin anew go unnoticed",
         "feeder",
-        "if first.newest < self._looked_to:",
+        "if page.newest < known:",
         "if False:",
         "mysql::a_database_that_was_restored_is_dispatched_from_its_first_id",
+        "restore::what_a_copy_has_to_run_is_found_though_the_ids_have_gone_on_since",
     ),
     streams(
         "the server is never told that it has everything",
@@ -394,6 +395,56 @@ STREAMS_FAULTS: tuple[Mutant, ...] = (
         "  if left >= 0 and left <= FILL_MILLISECONDS then\n",
         "  if true then\n",
         "disorder::a_backlog_is_not_stopped_by_a_sign_that_does_not_end",
+    ),
+    # ---- whose streams they are
+    lua(
+        "the streams of another database are used",
+        "fragments/streams",
+        "if not is_ours() then\n",
+        "if false and not is_ours() then\n",
+        "records::the_second_one_works_from_its_record_and_names_the_setting",
+    ),
+    lua(
+        "whoever asks has the streams at once",
+        "fragments/streams",
+        "  if now - since < CLAIM_SECONDS then\n",
+        "  if false then\n",
+        "records::who_asks_is_refused_as_long_as_the_first_one_is_there",
+    ),
+    lua(
+        "nobody answers a claim",
+        "fragments/streams",
+        "      call('SET', CLAIM, 'refused', 'EX', TOLD_SECONDS)  -- for the doctor\n",
+        "",
+        "records::who_asks_is_refused_as_long_as_the_first_one_is_there",
+    ),
+    lua(
+        "what the streams of another database held stays",
+        "fragments/streams",
+        "  forget_all()\n",
+        "",
+        "records::it_goes_on_by_itself_when_the_first_one_is_there_no_more",
+    ),
+    streams(
+        "nothing is asked before the scripts run",
+        "line",
+        "        if self._names is None and self.open:\n",
+        "        if False:\n",
+        "records::nothing_is_read_or_written_before_the_record_has_said_which_it_is",
+    ),
+    streams(
+        "the reason stays that of the first fall",
+        "line",
+        "        elif refused and reason != self.state.reason:",
+        "        elif False:",
+        "records::a_fall_for_another_reason_tells_the_new_one_when_it_is_known",
+    ),
+    streams(
+        "an entry of a locked row goes round",
+        "lease",
+        "rest=0.0 if tasks else _REST_SECONDS",
+        "rest=0.0",
+        "mysql::a_row_that_somebody_has_locked_holds_up_no_other_and_makes_no_hot_loop",
     ),
     lua(
         "keys of another type stay",

@@ -8,11 +8,12 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from queue_runtime.errors import InvalidRequest, StoreUnavailable
+from queue_runtime.errors import InvalidRequest, StoreFull, StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.settler import Settler
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import (
+    MAX_FOLLOWUPS,
     Complete,
     Fail,
     Failure,
@@ -137,6 +138,18 @@ async def test_a_round_is_bounded_by_count_and_by_the_bytes_of_follow_ups() -> N
     assert store.rounds == [1000, 201, 1, 1]
 
 
+async def test_a_round_is_bounded_by_the_number_of_follow_ups() -> None:
+    store = PickyStore()
+    leases = await leased(store, 3)
+    settler = Settler(store)
+    answers = Answers(settler)
+    for lease in leases:
+        answers.submit(lease, Complete(0, [new("Child", "")] * (MAX_FOLLOWUPS // 2 + 1000)))
+    async with serving(settler):
+        await until(lambda: len(answers.verdicts) == 3)
+    assert store.rounds == [1, 1, 1]
+
+
 async def test_callers_and_outcomes_cannot_crowd_each_other_out() -> None:
     store = PickyStore()
     leases = await leased(store, 1000) + await leased(store, 1000)
@@ -234,6 +247,53 @@ async def test_an_outcome_whose_reply_was_lost_was_probably_written(
     assert answers.verdicts == {lease.task_id: Verdict.REPLAYED}
     probably = [line for line in logs if "probably written" in line["event"]]
     assert len(probably) == (0 if isinstance(outcome, Complete | Fail) else 1)
+
+
+class Closed(ReferenceStore):
+    """Cannot be written for the first round. Meanwhile somebody else takes the task."""
+
+    def __init__(self, error: StoreUnavailable) -> None:
+        super().__init__(StoreOptions())
+        self.error: StoreUnavailable | None = error
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        if (error := self.error) is not None:
+            self.error = None
+            await self.cancel([settlement.task_id for settlement in settlements])
+            raise error
+        return await super().settle(settlements)
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (StoreUnavailable("settle", "no answer"), Verdict.REPLAYED),
+        (StoreUnavailable("settle", "busy", nothing_happened=True), Verdict.LOST),
+        (StoreFull("settle", "no room"), Verdict.LOST),
+    ],
+)
+async def test_a_lease_that_was_lost_while_nothing_could_be_written_is_no_success(
+    error: StoreUnavailable, verdict: Verdict
+) -> None:
+    store = Closed(error)
+    (lease,) = await leased(store, 1)
+    async with serving(Settler(store)) as settler:
+        answers = Answers(settler)
+        answers.submit(lease)
+        await until(lambda: answers.verdicts)
+    assert answers.verdicts == {lease.task_id: verdict}
+
+
+@pytest.mark.parametrize("maximum", [0, 2**40, 2.5, "3"])
+async def test_a_maximum_that_the_store_refuses_is_not_carried_over(maximum: object) -> None:
+    store = open_reference()
+    (lease,) = await leased(store, 1)
+    async with serving(Settler(store)) as settler:
+        answers = Answers(settler)
+        answers.submit(lease, Retry(9, max_attempts=maximum))  # type: ignore[arg-type]  # the fault under test
+        await until(lambda: answers.verdicts)
+    assert answers.verdicts == {lease.task_id: Verdict.SETTLED}
+    assert "max_attempts" in store.tables.history[lease.task_id][0].message
 
 
 async def test_a_lease_that_is_lost_is_final(logs: list[Log]) -> None:

@@ -149,6 +149,17 @@ async def take(store: Store, limit: int = 1, **filters: Any) -> list[Task]:
     return await store.lease(worker(), limit, 20, order="dispatch", **filters)
 
 
+async def taken(store: Store, number: int, *, seconds: float = 10) -> list[int]:
+    """Lease as the worker does, woken by `changed`, until so many tasks are there; their ids."""
+    found: list[int] = []
+    async with asyncio.timeout(seconds):
+        while len(found) < number:
+            found += [task.id for task in await take(store, number - len(found))]
+            if len(found) < number:
+                await store.changed(1)
+    return found
+
+
 async def add(store: Store, *, number: int = 1, **fields: Any) -> list[int]:
     """Enqueue tasks that differ in nothing."""
     new = NewTask(**{"task_class": "A", **fields})

@@ -9,7 +9,8 @@ from queue_runtime.task import Lease, NewTask, Release, Settlement
 from stores import mysql_head
 from stores.mysql import MysqlStore, open_store
 from tests.phorge_tables import PhorgeTables
-from tests.stores.test_mysql_candidates import NOW, rows_read
+from tests.stores.mysql_tables import global_rows_read
+from tests.stores.test_mysql_candidates import NOW
 
 FILTERS = {"everything": None, "one class": frozenset({"Work"})}
 CLASSES = pytest.mark.parametrize("classes", FILTERS.values(), ids=FILTERS)
@@ -86,7 +87,7 @@ async def test_a_lease_that_goes_on_reads_less_than_one_that_looks(store: MysqlS
     classes = FILTERS["one class"]
     costs = []
     for number in range(2):
-        before = rows_read(phorge)
+        before = global_rows_read(phorge)
         await store.lease(f"qr:0:{number}:1@h", 4, 60, classes=classes, order="dispatch")
-        costs.append(rows_read(phorge) - before)
+        costs.append(global_rows_read(phorge) - before)
     assert costs[1] < costs[0] / 2

@@ -8,9 +8,11 @@ import pytest
 from queue_runtime.store import StoreOptions
 from queue_runtime.task import Complete, Lease, NewTask, Result, Settlement, Task, Verdict
 from stores.mysql import MysqlStore, open_store
+from stores.mysql_session import Undecided
 from tests.phorge_php import Php
 from tests.phorge_tables import PhorgeTables
-from tests.stores.phorge_state import check_whole
+from tests.proxy import Fault, Proxy
+from tests.stores.phorge_state import check_whole, eventually
 
 OWNER = "qr:0badcafe:1:1@test"
 
@@ -82,6 +84,60 @@ async def test_a_store_that_opens_lifts_a_counter_that_is_behind_the_archive(pho
     async with open_store(phorge.settings(), StoreOptions()) as store:
         (task,) = await store.enqueue([NewTask(task_class="New")])
     assert task.id > max(row.id for row in old)
+    check_whole(phorge)
+
+
+async def test_of_two_that_enqueue_when_the_counter_is_lost_neither_gets_an_id_that_is_in_use(
+    store: MysqlStore, phorge: PhorgeTables
+) -> None:
+    """The second one draws from the new counter before the first one has lifted it."""
+    old = await fill(store, archive=True)
+    async with Proxy(phorge.server.socket) as proxy, open_store(phorge.settings(socket=proxy.socket)) as slow:
+        await slow.ping()
+        lose_counter(phorge, "gone")
+        proxy.break_when(b"GREATEST(counterValue", Fault.HOLD)
+        first = asyncio.create_task(slow.enqueue([NewTask(task_class="New")]))
+        await eventually(lambda: phorge.execute("SELECT counterValue FROM lisk_counter"), "the first one has drawn")
+        (second,) = await store.enqueue([NewTask(task_class="New")])
+        proxy.deliver()
+        new = {second.id, *[task.id for task in await first]}
+    assert len(new) == 2
+    assert min(new) > max(row.id for row in old)
+    check_whole(phorge)
+
+
+@pytest.mark.parametrize("same", [[], ["class"], ["class", "payload"], ["class", "payload", "second"]], ids=str)
+async def test_somebody_elses_task_is_not_taken_for_the_one_whose_commit_was_lost(
+    phorge: PhorgeTables, monkeypatch: pytest.MonkeyPatch, same: list[str]
+) -> None:
+    """The server that answers next did not have the transaction, and has given its id to another task meanwhile."""
+    new = NewTask(task_class="Mine", data="mine")
+    now = [1_700_000_000]
+    async with Proxy(phorge.server.socket) as proxy:
+        options = StoreOptions(now=lambda: now[0])
+        async with (
+            open_store(phorge.settings(socket=proxy.socket), options) as store,
+            open_store(phorge.settings(), options) as other,
+        ):
+            await store.enqueue([NewTask(task_class="Warm")])
+            real = store._sessions.bury
+
+            async def bury(doubt: Undecided) -> None:
+                await real(doubt)
+                phorge.execute("UPDATE lisk_counter SET counterValue = counterValue - 1")
+                now[0] += "second" not in same
+                task_class = "Mine" if "class" in same else "Other"
+                await other.enqueue([NewTask(task_class=task_class, data="mine" if "payload" in same else "other")])
+
+            monkeypatch.setattr(store._sessions, "bury", bury)
+            proxy.break_when(b"COMMIT", Fault.LOSE_REQUEST)
+            (mine,) = await store.enqueue([new])
+    found = phorge.execute(
+        "SELECT taskClass, data FROM worker_activetask a JOIN worker_taskdata d ON d.id = a.dataID WHERE a.id = %s",
+        (mine.id,),
+    )
+    assert found == [("Mine", "mine")]
+    assert phorge.execute("SELECT COUNT(*) FROM worker_activetask") == [(3,)]
     check_whole(phorge)
 
 

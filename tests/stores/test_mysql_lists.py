@@ -14,16 +14,22 @@ from queue_runtime.task import (
     PARKED_OWNERS,
     ArchivedTask,
     Backlog,
+    Complete,
+    Lease,
+    NewTask,
     QueueStats,
     Result,
     Sentinel,
+    Settlement,
     State,
     Task,
     TaskFilter,
+    Verdict,
     is_sentinel,
     state_of,
 )
 from stores import mysql_changes, mysql_counts, mysql_lists, mysql_session, mysql_sweep
+from stores.mysql import open_store
 from stores.mysql_lists import list_active, list_archived, route_expression
 from stores.mysql_session import Session, Sessions
 from stores.mysql_text import literal
@@ -407,6 +413,33 @@ async def test_a_read_that_takes_too_long_is_ended_by_the_server(
         await ids(sessions, nothing)
     monkeypatch.undo()
     assert await ids(sessions, nothing) == []
+
+
+async def test_lists_and_counts_leave_connections_to_renewals_outcomes_and_enqueues(
+    phorge: PhorgeTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are asked for at once, and however long each takes."""
+    gate = asyncio.Event()
+
+    async def hangs(*_: object) -> Any:
+        await gate.wait()
+        return []
+
+    for module, name in ((mysql_lists, "list_active"), (mysql_lists, "list_archived"), (mysql_counts, "stats")):
+        monkeypatch.setattr(module, name, hangs)
+    async with open_store(phorge.settings()) as store:
+        await store.enqueue([NewTask(task_class="A")])
+        (row,) = await store.lease("qr:1:1:1@x", 1, 60)
+        kinds = (lambda: store.list_active(9), lambda: store.list_archived(9), store.stats)
+        calls = [asyncio.ensure_future(kinds[number % 3]()) for number in range(60)]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            assert await store.renew([Lease(row.id, "qr:1:1:1@x")], 60) != [None]
+            await asyncio.gather(*(store.enqueue([NewTask(task_class="B")]) for _ in range(8)))
+            (settled,) = await store.settle([Settlement.held(Lease(row.id, "qr:1:1:1@x"), Complete())])
+        assert settled.verdict is Verdict.SETTLED
+        gate.set()
+        await asyncio.gather(*calls, return_exceptions=True)
 
 
 # ---- operations

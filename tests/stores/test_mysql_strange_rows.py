@@ -1,13 +1,17 @@
-"""Rows that somebody wrote by hand: of id 0 (R093), and of classes that nobody can have (R101)."""
+"""Rows that somebody wrote by hand: of id 0 (R093), of classes that nobody can have (R101), and no pauses at all."""
 
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from queue_runtime.registry import Context, Registry
-from queue_runtime.store import Store, StoreOptions
-from queue_runtime.task import Complete, Lease, NewTask, Retry, Settlement, Verdict
+from queue_runtime.store import Order, Store, StoreOptions
+from queue_runtime.task import Complete, Lease, NewTask, Pause, PauseKind, Retry, Settlement, Task, Verdict
+from stores import mysql_pauses
+from stores.mysql import open_store
+from stores.mysql_session import Session
 from tests.backends import STORES, Place
 from tests.clock import Clock
 from tests.conduit.house import House
@@ -81,6 +85,56 @@ async def test_id_zero_can_be_tried_again_read_cancelled_and_brought_back(
     assert settled.verdict is Verdict.SETTLED
     assert archived(phorge) == [(0, 0)]
     check_whole(phorge)
+
+
+@pytest.mark.parametrize("classes", [None, frozenset({"A"})], ids=["everything", "a class"])
+@pytest.mark.parametrize("order", ["strict", "dispatch"])
+async def test_id_zero_of_the_first_priority_is_leased(
+    phorge: PhorgeTables, order: Order, classes: frozenset[str] | None
+) -> None:
+    insert_active(phorge, 0, "A", data="zero", priority=0)
+    async with open_store(phorge.settings()) as store:
+        (task,) = await store.lease(OWNER.format(1), 5, 60, order=order, classes=classes)
+    assert (task.id, task.data) == (0, "zero")
+
+
+async def test_a_large_payload_that_goes_while_it_is_leased_counts_as_missing(
+    phorge: PhorgeTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(phorge.settings()) as store:
+        lost, good = await store.enqueue([NewTask(task_class="A", data=kind * 20_000) for kind in "ab"])
+        real = Session.rows
+
+        async def rows(session: Session, statement: str, /, **values: Any) -> Any:
+            if statement == "payloads":
+                phorge.execute("DELETE FROM worker_taskdata WHERE id = %s", (lost.data_id,))
+            return await real(session, statement, **values)
+
+        monkeypatch.setattr(Session, "rows", rows)
+        assert [row.id for row in await store.lease(OWNER.format(1), 5, 60)] == [good.id]
+        assert archived(phorge) == [(lost.id, 1)]
+
+
+# ---- pauses that are none
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("Class", b"A"), ("class", b"\xff"), ("queue", b"no queue"), ("all", b"A"), ("class", b"")]
+)
+async def test_a_row_that_is_no_pause_stops_nobody_and_is_told_once(
+    store: Store, phorge: PhorgeTables, kind: str, name: bytes
+) -> None:
+    mysql_pauses._tell.cache_clear()
+    await store.enqueue([NewTask(task_class="A")] * 3)
+    await store.pause(Pause(PauseKind.CLASS, "B"))
+    phorge.execute(f"INSERT INTO `{phorge.companion}`.pause VALUES (%s, %s)", (kind, name))
+    taken: list[Task] = []
+    with capture_logs() as lines:
+        for number in range(3):
+            taken += await store.lease(OWNER.format(number), 1, 60)
+        assert await store.paused() == [Pause(PauseKind.CLASS, "B")]
+    assert len(taken) == 3
+    assert [line["kind"] for line in lines if "is no pause" in line["event"]] == [kind]
 
 
 # ---- classes that nobody can have

@@ -53,12 +53,29 @@ async def test_a_held_counter_stops_only_what_has_follow_ups(store: MysqlStore, 
     ]
 
 
-async def test_a_missing_table_of_the_companion_is_made_again(store: MysqlStore, phorge: PhorgeTables) -> None:
+async def test_a_missing_table_of_the_companion_is_made_again_when_it_was_away_for_a_while(
+    store: MysqlStore, phorge: PhorgeTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stores.mysql_pool.AWAY_SECONDS", 0)
     await store.enqueue([NewTask(task_class="A")])
     phorge.execute("DROP TABLE phabricator_queue_runtime.pause")
-    with pytest.raises(StoreUnavailable):
-        await store.lease(OWNER, 1, 60)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await store.lease(OWNER, 1, 60)
     assert len(await store.lease(OWNER, 1, 60)) == 1
+
+
+async def test_a_table_of_the_companion_is_not_made_while_somebody_puts_a_copy_back(
+    store: MysqlStore, phorge: PhorgeTables
+) -> None:
+    """Who does so drops each table and makes it: one that we had made in between would end that in the middle."""
+    await store.pause(Pause(PauseKind.CLASS, "A"))
+    phorge.execute("RENAME TABLE phabricator_queue_runtime.pause TO phabricator_queue_runtime.away")
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            await store.paused()
+    phorge.execute("RENAME TABLE phabricator_queue_runtime.away TO phabricator_queue_runtime.pause")
+    assert await store.paused() == [Pause(PauseKind.CLASS, "A")]
 
 
 async def test_pauses_are_not_lifted_when_the_companion_may_not_be_read_any_more(phorge: PhorgeTables) -> None:

@@ -316,7 +316,8 @@ async def test_our_receipts_go_where_the_go_service_looks(inbox: PhorgeTables, s
     assert digest == go_digest() == event_digest(EVENT_TASK)
     assert f'"id":{first.id}' in response.replace(" ", "")
     assert '"taskClass":"FeedPublisherHTTPWorker"' in response.replace(" ", "")
-    assert inbox.execute(f"SELECT COUNT(*) FROM `{inbox.companion}`.event") == [(0,)]
+    # and in the companion too, for the day on which that table goes
+    assert inbox.execute(f"SELECT event_id, digest FROM `{inbox.companion}`.event") == [(b"new", digest)]
     await store.cancel([first.id])
     again = await asyncio.gather(*(store.enqueue_once("new", EVENT_TASK) for _ in range(5)))
     assert {answer.id for answer in again} == {first.id}
@@ -326,3 +327,29 @@ async def test_events_at_the_same_moment_make_one_task(inbox: PhorgeTables, stor
     answers = await asyncio.gather(*(store.enqueue_once("once", EVENT_TASK) for _ in range(20)))
     assert len({answer.id for answer in answers}) == 1
     assert inbox.execute("SELECT COUNT(*) FROM worker_activetask") == [(1,)]
+
+
+async def test_an_event_is_known_when_the_go_services_table_comes(phorge: PhorgeTables, store: MysqlStore) -> None:
+    first = await store.enqueue_once("early", EVENT_TASK)
+    phorge.execute(INBOX)
+    try:
+        store._sessions._pool.forget()
+        assert (await store.enqueue_once("early", EVENT_TASK)).id == first.id
+        with pytest.raises(EventConflict):
+            await store.enqueue_once("early", NewTask(task_class="Other"))
+    finally:
+        phorge.execute("DROP TABLE worker_gorgeinbox")
+
+
+async def test_an_event_is_known_when_the_go_services_table_goes(phorge: PhorgeTables, store: MysqlStore) -> None:
+    phorge.execute(INBOX)
+    try:
+        store._sessions._pool.forget()
+        first = await store.enqueue_once("late", EVENT_TASK)
+    finally:
+        phorge.execute("DROP TABLE worker_gorgeinbox")
+    store._sessions._pool.forget()
+    assert (await store.enqueue_once("late", EVENT_TASK)).id == first.id
+    with pytest.raises(EventConflict):
+        await store.enqueue_once("late", NewTask(task_class="Other"))
+    assert phorge.execute("SELECT COUNT(*) FROM worker_activetask") == [(1,)]

@@ -3,6 +3,8 @@
 import asyncio
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -92,6 +94,10 @@ def replace(path: Path) -> None:
     copy.replace(path)
 
 
+def beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
 def move_the_folder(path: Path) -> None:
     path.parent.rename(path.parent.with_name("elsewhere"))
 
@@ -100,6 +106,10 @@ DISPLACED: dict[str, tuple[Callable[[Path], None], str]] = {
     "removed": (remove, "the file was removed"),
     "replaced": (replace, "the file was replaced"),
     "moved with its folder": (move_the_folder, "the file was removed"),
+    "log removed": (lambda path: beside(path, "-wal").unlink(), "-wal: the file was removed"),
+    "log replaced": (lambda path: replace(beside(path, "-wal")), "-wal: the file was replaced"),
+    "shared memory removed": (lambda path: beside(path, "-shm").unlink(), "-shm: the file was removed"),
+    "shared memory replaced": (lambda path: replace(beside(path, "-shm")), "-shm: the file was replaced"),
 }
 
 
@@ -133,6 +143,59 @@ async def test_a_round_that_commits_into_a_removed_file_is_not_acknowledged(path
 
     with pytest.raises(StoreUnavailable, match="the file was removed"):
         await store._writer.call("enqueue", remove_meanwhile)
+
+
+BUSY_NEIGHBOUR = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=5)
+connection.execute("CREATE TABLE mine (a)")
+connection.execute("INSERT INTO mine VALUES (1)")
+connection.execute("DROP TABLE mine")
+connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+connection.execute("VACUUM")
+try:
+    connection.execute("PRAGMA journal_mode=DELETE")
+except sqlite3.OperationalError:
+    pass
+connection.close()
+"""
+
+
+async def test_side_files_that_other_processes_use_and_leave_are_no_alarm(path: Path, store: SqliteStore) -> None:
+    """Checkpoints, a rewrite of the whole file, a try to leave the mode, and the last of the others that goes."""
+    await store.enqueue([NewTask(task_class="A")])
+    for _ in range(2):
+        await asyncio.to_thread(subprocess.run, [sys.executable, "-c", BUSY_NEIGHBOUR, str(path)], check=True)
+        await store.ping()
+        await store.enqueue([NewTask(task_class="A")])
+    async with open_store(path) as other:
+        await other.enqueue([NewTask(task_class="A")])
+    await store.ping()
+    assert (await store.stats()).active == 4
+
+
+async def test_the_side_files_of_a_linked_file_are_found(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    link = tmp_path / "link.sqlite3"
+    link.symlink_to(tmp_path / "data" / "real.sqlite3")
+    async with open_store(link) as store:
+        await store.enqueue([NewTask(task_class="A")])
+        await store.ping()
+        (tmp_path / "data" / "real.sqlite3-wal").unlink()
+        with pytest.raises(StoreUnavailable, match="-wal: the file was removed"):
+            await store.enqueue([NewTask(task_class="A")])
+
+
+async def test_what_was_acknowledged_before_the_log_was_removed_is_there_after_the_restart(tmp_path: Path) -> None:
+    path = tmp_path / "queue.sqlite3"
+    async with open_store(path) as store:
+        await store.enqueue([NewTask(task_class="A")] * 3)
+        for ending in ("-wal", "-shm"):
+            beside(path, ending).unlink()
+        with pytest.raises(StoreUnavailable):
+            await store.enqueue([NewTask(task_class="A")])
+    async with open_store(path) as store:
+        assert (await store.stats()).active == 3
 
 
 async def test_a_file_that_comes_back_under_its_name_serves_again(path: Path, store: SqliteStore) -> None:

@@ -1,5 +1,7 @@
 """Counts and lists of large files, and the inventory."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from queue_runtime.store import StoreOptions
 from queue_runtime.task import NewTask, QueueStats, State, TaskFilter
 from stores import sqlite_lists, sqlite_session
 from stores.sqlite import SqliteStore, open_store
+from stores.sqlite_session import Session
 from tests.clock import START, Clock
 from tests.stores.backdoor import execute
 
@@ -50,6 +53,53 @@ async def test_a_read_that_takes_too_long_is_stopped_and_holds_nobody_up(
     with pytest.raises(StoreUnavailable, match=r"list_active: .*took too long"):
         await store.list_active(10, where=TaskFilter(object_phid="PHID-NONE"))
     assert len(await store.list_active(10)) == 10
+
+
+ENDLESS = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c) SELECT max(i) FROM c"
+
+
+async def test_readiness_and_reads_by_id_do_not_wait_for_lists(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (task,) = await store.enqueue([NewTask(task_class="A")])
+    begun, go_on = threading.Event(), threading.Event()
+
+    def read(*_: object) -> list[object]:
+        begun.set()
+        assert go_on.wait(10)
+        return []
+
+    for name in ("list_active", "list_archived", "operations"):
+        monkeypatch.setattr(sqlite_lists, name, read)
+    slow = [asyncio.ensure_future(one) for one in (store.list_active(1), store.list_archived(1), store.operations())]
+    assert await asyncio.to_thread(begun.wait, 10)
+    async with asyncio.timeout(10):
+        await store.ping()
+        assert [found and found.id for found in await store.get([task.id])] == [task.id]
+        assert (await store.stats()).active == 1
+        assert await store.history([task.id]) == [[]]
+    assert not any(one.done() for one in slow)
+    go_on.set()
+    await asyncio.gather(*slow)
+
+
+async def test_a_list_that_nobody_waits_for_is_stopped(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def read_for_ever(session: Session, *_: object) -> list[object]:
+        begun.set()
+        return list(session.connection.execute(ENDLESS))
+
+    monkeypatch.setattr(sqlite_session, "READ_SECONDS", 3600)
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite_lists, "list_active", read_for_ever)
+        calls = [asyncio.ensure_future(store.list_active(1)) for _ in range(10)]
+        assert await asyncio.to_thread(begun.wait, 10)
+        for one in calls:
+            one.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    async with asyncio.timeout(10):
+        assert await store.list_active(1) == []
 
 
 async def test_held_and_parked_rows_are_listed_without_reading_the_ready_ones(path: Path, store: SqliteStore) -> None:

@@ -1,9 +1,12 @@
 """The writing thread: shared commits, errors that stay with their caller, cancelled callers, closing."""
 
 import asyncio
+import errno
+import os
 import random
 import sqlite3
 import threading
+from collections.abc import Awaitable
 from contextlib import closing
 from pathlib import Path
 
@@ -253,14 +256,103 @@ async def test_a_lock_held_by_another_process_is_waited_for_and_then_an_outage(
         assert len(await waiting) == 1
         monkeypatch.setattr(sqlite_session, "BUSY_SECONDS", 0.1)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreUnavailable, match=r"lease: .*another process has held the file for too long"):
+        with pytest.raises(
+            StoreUnavailable, match=r"lease: .*another process has held the file for too long"
+        ) as caught:
             await store.lease("qr:1", 1, 60)
+        assert caught.value.nothing_happened
         other.execute("ROLLBACK")
 
     async def leased() -> bool:
         return len(await store.lease("qr:2", 1, 60)) == 1
 
     await soon(leased)
+
+
+class Failing:
+    """A connection that reports a disk error for some statements, and does nothing then."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.failing: set[str] = set()
+
+    def execute(self, statement: str, values: object = ()) -> sqlite3.Cursor:
+        if statement in self.failing:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+            error.sqlite_errorname = "SQLITE_IOERR"
+            raise error
+        return self._connection.execute(statement, values)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+
+def failing(store: SqliteStore) -> Failing:
+    session = store._writer._session
+    connection = Failing(session.connection)
+    session.connection = connection  # type: ignore[assignment]  # it is one in all that the store asks of it
+    return connection
+
+
+async def together(store: SqliteStore, *calls: Awaitable[object]) -> list[object]:
+    """What becomes of calls that share a round."""
+    gate = Gate(store)
+    await gate.closed()
+    waiting = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.sleep(0)
+    await gate.open()
+    return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize("statement", ["SAVEPOINT one", "RELEASE one", "ROLLBACK TO one", "COMMIT"])
+@pytest.mark.parametrize("rollback", [[], ["ROLLBACK"]])
+async def test_a_disk_error_between_the_statements_is_an_outage_for_those_of_the_round_alone(
+    store: SqliteStore, statement: str, rollback: list[str]
+) -> None:
+    connection = failing(store)
+    connection.failing = {statement, *rollback}
+    answers = await together(
+        store,
+        store.enqueue([NewTask(task_class="A")]),
+        store._writer.call("enqueue", lambda _session: 1 // 0),
+        store.enqueue([NewTask(task_class="B")]),
+    )
+    outages = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
+    assert all("the disk reported an error" in str(outage) for outage in outages)
+    assert len(outages) + sum(isinstance(answer, ZeroDivisionError) for answer in answers) == 3
+    assert len(outages) >= 2
+    connection.failing = set()
+    assert len(await store.enqueue([NewTask(task_class="C")])) == 1
+    assert [task.task_class for task in await store.lease("qr:1", 9, 60)] == ["C"], "nothing of the round was kept"
+
+
+async def test_a_round_that_cannot_be_rolled_back_holds_up_later_ones_only_as_long_as_that_lasts(
+    store: SqliteStore,
+) -> None:
+    connection = failing(store)
+    connection.failing = {"COMMIT", "ROLLBACK"}
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="the disk reported an error"):
+            await store.enqueue([NewTask(task_class="A")])
+    connection.failing = set()
+    await store.enqueue([NewTask(task_class="B")])
+    assert [task.task_class for task in await store.lease("qr:1", 9, 60)] == ["B"]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.EDQUOT, StoreFull), (errno.ENOSPC, StoreFull), (errno.EIO, None)])
+async def test_a_disk_error_where_there_is_no_room_or_quota_left_means_full(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StoreFull] | None
+) -> None:
+    def refuse(_descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("stores.sqlite_errors.os.fsync", refuse)
+    connection = failing(store)
+    connection.failing = {"COMMIT"}
+    with pytest.raises(StoreUnavailable) as caught:
+        await store.enqueue([NewTask(task_class="A")])
+    assert isinstance(caught.value, StoreFull) is (kind is StoreFull)
 
 
 def damage(path: Path) -> None:

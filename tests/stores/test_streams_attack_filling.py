@@ -25,11 +25,10 @@ class Late(FaultyStore):
 
     def __init__(self, record: SqliteStore) -> None:
         super().__init__(record)
-        self._record = record
         self.read, self.go_on = asyncio.Event(), asyncio.Event()
 
     async def dispatchable(self, which: Which, limit: int) -> Page:
-        page = await self._record.dispatchable(which, limit)
+        page = await super().dispatchable(which, limit)
         if isinstance(which, Ready) and which != Ready():
             self.read.set()
             await self.go_on.wait()

@@ -10,8 +10,9 @@ import pytest
 
 from queue_runtime.task import NewTask
 from stores.streams import StreamsStore
+from stores.streams_feeder import Tending
 from tests.servers import RedisServer
-from tests.stores.streams_house import House, add, open_house, take, until
+from tests.stores.streams_house import House, add, finish, open_house, take, until
 
 BACK_SECONDS = 0.02
 """In place of three seconds of PINGs."""
@@ -56,6 +57,30 @@ async def test_a_server_that_refuses_again_and_again_is_asked_less_and_less_ofte
     assert time.monotonic() - began >= BACK_SECONDS * (1 + 2 + 4)
     assert store._line._watch_seconds == BACK_SECONDS * 8
     assert [task.id for task in await take(store)] == ids[1:]  # which none of that holds up
+
+
+NEEDED = ("evalsha", "xadd", "xreadgroup", "xautoclaim", "xinfo", "xack", "hscan", "smembers", "type", "set", "get")
+
+
+@pytest.mark.parametrize("command", NEEDED)
+async def test_an_account_that_lacks_a_command_holds_up_nothing_and_says_which(house: House, command: str) -> None:
+    """Some are met at once, others only by the housekeeping."""
+    may(house, f"-{command}")
+    try:
+        url = house.url.replace("unix://", "unix://narrow:secret@")
+        store = await house.store(url=url, tending=Tending(every=0.05))
+        ids, ran = await add(store, number=5), list[int]()
+        async with asyncio.timeout(10):
+            while len(ran) < len(ids) or store.dispatch.falls == 0:
+                tasks = await take(store, 2)
+                await finish(store, tasks)
+                ran += [task.id for task in tasks]
+                await store.changed(0.02)
+                await store.sweep(100)
+        assert sorted(ran) == ids
+        assert store.dispatch.reason is None or "may not" in store.dispatch.reason
+    finally:
+        house.redis.acl_deluser("narrow")
 
 
 async def test_a_server_that_refuses_no_more_is_trusted_again(house: House, narrow: str) -> None:

@@ -98,11 +98,7 @@ class Held(FaultyStore):
 
     def __init__(self, record: SqliteStore) -> None:
         super().__init__(record)
-        self._record = record
         self.entered, self.go_on = asyncio.Event(), asyncio.Event()
-
-    async def dispatchable(self, which: Which, limit: int) -> Page:
-        return await self._record.dispatchable(which, limit)
 
     async def _call(self, method: str, call: Callable[[], Awaitable[Reply]]) -> Reply:
         if method == "lease":
@@ -239,10 +235,6 @@ async def test_one_that_is_killed_while_it_fills_a_stream_again_holds_nobody_up(
 class Deaf(FaultyStore):
     """A record that never has news, so that what is heard is heard from the streams."""
 
-    def __init__(self, record: SqliteStore) -> None:
-        super().__init__(record)
-        self.dispatchable = record.dispatchable
-
     async def changed(self, timeout: float) -> bool:
         await asyncio.sleep(timeout)
         return False
@@ -296,11 +288,7 @@ async def test_a_new_block_time_counts_from_the_next_read_on(house: House) -> No
 
 async def test_a_fault_of_our_own_in_the_background_is_raised_by_the_next_call(house: House) -> None:
     class Broken(Deaf):
-        def __init__(self, record: SqliteStore) -> None:
-            super().__init__(record)
-            self.dispatchable = self.crash
-
-        async def crash(self, which: Which, limit: int) -> Page:
+        async def dispatchable(self, which: Which, limit: int) -> Page:
             raise RuntimeError("a bug")
 
     store = await house.store(record=Broken(await house.record()))

@@ -9,12 +9,24 @@ from typing import Any
 import pytest
 
 from queue_runtime.store import Store, StoreOptions
-from queue_runtime.task import Complete, Fail, NewTask, Pause, PauseKind, Release, Result, Retry, Yield
+from queue_runtime.task import (
+    Complete,
+    Fail,
+    NewTask,
+    Pause,
+    PauseKind,
+    Release,
+    Result,
+    Retry,
+    State,
+    TaskFilter,
+    Yield,
+)
 from stores.dispatchable import Due
 from stores.streams import StreamsStore
 from stores.streams_feeder import Tending
 from tests.servers import RedisServer
-from tests.stores.streams_house import KEYS, House, add, finish, insert_as_php, open_house, take, until
+from tests.stores.streams_house import KEYS, House, add, finish, insert_as_php, open_house, take, taken, until
 
 BRISK = Tending(every=0.05, reclaim=0.2, old=0.2)
 
@@ -30,17 +42,6 @@ async def store(house: House) -> StreamsStore:
     return await house.store()
 
 
-async def taken(store: Store, number: int, *, seconds: float = 10) -> list[int]:
-    """Lease as the worker does, woken by `changed`, until so many tasks are there; their ids."""
-    found: list[int] = []
-    async with asyncio.timeout(seconds):
-        while len(found) < number:
-            found += [task.id for task in await take(store, number - len(found))]
-            if len(found) < number:
-                await store.changed(1)
-    return found
-
-
 # ---- the way of a task
 
 
@@ -49,11 +50,18 @@ async def test_a_task_goes_from_the_record_through_its_stream_and_leaves_nothing
 ) -> None:
     (task_id,) = await add(store)
     assert house.waiting() == [task_id]
+    assert await ids_in(store, State.READY) == [task_id]
     (task,) = await take(store, 5)
     assert (task.id, task.data) == (task_id, "")
+    assert await ids_in(store, State.LEASED) == [task_id]
     await finish(store, [task])
-    assert [row.id for row in await store.list_archived(5)] == [task_id]
+    assert [(row.id, row.result) for row in await store.list_archived(5)] == [(task_id, Result.SUCCESS)]
+    assert await store.list_active(5) == []
     await until(house.is_empty)
+
+
+async def ids_in(store: Store, state: State) -> list[int]:
+    return [task.id for task in await store.list_active(5, where=TaskFilter(states=frozenset({state})))]
 
 
 async def test_an_entry_tells_the_task_and_its_class_and_queue(store: StreamsStore, house: House) -> None:

@@ -1,15 +1,50 @@
-"""A process that dies in the middle of its housekeeping ends nobody else's (R038)."""
+"""A process that dies in the middle of a step of the dispatch loses no task, and ends nobody else's work (R038)."""
 
+import asyncio
 import random
+import signal
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from queue_runtime.task import MAX_LIST, Result
 from tests.faults.process import Served, archived, enqueue, ledger, wait_for
+from tests.runtime.harness import Worker
 from tests.servers import RedisServer
 from tests.stores.redis_house import client_of
-from tests.stores.streams_house import KEYS
+from tests.stores.streams_dying import LEASE_SECONDS, OPTIONS, STEPS, TENDING
+from tests.stores.streams_house import KEYS, add, open_house, until
+from tests.stores.test_redis_versions import ROOT
+from tests.stores.test_streams_worker import Log, drained
+
+IN_CI = {"the record has given it tasks", "it is to take entries away", "it has enqueued"}
+
+
+def some_long(steps: Iterable[str]) -> list[Any]:
+    return [step if step in IN_CI else pytest.param(step, marks=pytest.mark.long) for step in steps]
+
+
+@pytest.mark.parametrize("step", some_long(STEPS))
+async def test_three_that_die_when(tmp_path: Path, redis_server: RedisServer, step: str) -> None:
+    """What each had in its hands runs to its end elsewhere, when its lease is over at the latest."""
+    async with open_house(tmp_path, redis_server) as house:
+        store, log = await house.store(options=OPTIONS, tending=TENDING), Log()
+        await add(store, number=30)
+        command = [sys.executable, "-m", "tests.stores.streams_dying", str(house.path), house.url, step]
+        dying = [await asyncio.create_subprocess_exec(*command, str(3 + number), cwd=ROOT) for number in range(3)]
+        codes = await asyncio.gather(*[process.wait() for process in dying])
+        assert codes == [-signal.SIGKILL] * 3
+        async with Worker(store, log.registry, slots=8, lease_seconds=LEASE_SECONDS, patience=0).running():
+            await drained(store, seconds=10)
+            await until(house.is_empty)
+        rows = await store.list_archived(MAX_LIST)
+        assert len(rows) >= 30
+        assert [row.id for row in reversed(rows)] == list(range(1, len(rows) + 1))
+        assert {(row.result, row.failure_count) for row in rows} == {(Result.SUCCESS, 0)}
+        assert len(log.ran) == len(set(log.ran))
 
 
 @pytest.mark.long

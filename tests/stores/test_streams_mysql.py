@@ -3,21 +3,23 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 
 import pytest
 from redis import Redis
 
-from queue_runtime.store import Routes, Store, StoreOptions
+from queue_runtime.store import Routes, StoreOptions
 from queue_runtime.task import NewTask, Pause, PauseKind, Result, Yield
 from stores import mysql
 from stores.streams import StreamsStore
 from stores.streams_feeder import Tending
 from tests.backends import Servers
 from tests.phorge_php import Php, Taskmaster
-from tests.phorge_tables import PhorgeTables
+from tests.phorge_tables import PhorgeTables, connect
+from tests.runtime.harness import Worker
 from tests.stores.mysql_tables import draw_id, insert_active
-from tests.stores.streams_house import KEYS, add, finish, over, take
+from tests.stores.streams_house import KEYS, add, finish, over, take, taken, until
+from tests.stores.test_streams_worker import Log
 
 BRISK = Tending(every=0.1, old=0.2)
 
@@ -45,17 +47,6 @@ async def office(phorge: PhorgeTables, servers: Servers) -> AsyncIterator[Office
     servers.redis_client.flushall()
     async with AsyncExitStack() as stack:
         yield Office(stack, phorge, servers)
-
-
-async def taken(store: Store, number: int, *, seconds: float = 10) -> list[int]:
-    """Lease as the worker does, woken by `changed`, until so many tasks are there; their ids."""
-    found: list[int] = []
-    async with asyncio.timeout(seconds):
-        while len(found) < number:
-            found += [task.id for task in await take(store, number - len(found))]
-            if len(found) < number:
-                await store.changed(1)
-    return found
 
 
 async def test_what_php_schedules_is_dispatched_at_once(office: Office) -> None:
@@ -114,6 +105,26 @@ async def test_tasks_that_php_runs_itself_leave_the_streams_too(office: Office) 
         while office.waiting():
             await store.sweep(100)
             await asyncio.sleep(0.05)
+
+
+async def test_a_row_that_somebody_has_locked_holds_up_no_other_and_makes_no_hot_loop(office: Office) -> None:
+    """Its entry goes back until the row is free, and it runs soon after."""
+    stores, log = [await office.store() for _ in range(2)], Log()
+    ids = await add(stores[0], number=5)
+    with closing(connect(office.phorge.server, database=office.phorge.worker)) as holder, holder.cursor() as cursor:
+        holder.begin()
+        cursor.execute("SELECT id FROM worker_activetask WHERE id = %s FOR UPDATE", (ids[1],))
+        workers = [Worker(store, log.registry) for store in stores]
+        async with workers[0].running(), workers[1].running():
+            await until(lambda: len(log.ran) == 4)
+            leases, cpu = sum(worker.stats.leases for worker in workers), time.process_time()
+            await asyncio.sleep(1)
+            assert sum(worker.stats.leases for worker in workers) - leases <= 16
+            assert time.process_time() - cpu < 0.5
+            assert ids[1] not in log.ran
+            holder.rollback()
+            await until(lambda: ids[1] in log.ran, seconds=3)
+    assert sorted(log.ran) == ids
 
 
 async def test_rows_that_cannot_be_read_are_archived_and_the_others_run(office: Office) -> None:

@@ -15,6 +15,8 @@ PARTS = {
         "tests/stores/test_streams_order.py",
         "tests/stores/test_streams_consumers.py",
         "tests/stores/test_streams_disorder.py",
+        "tests/stores/test_streams_records.py",
+        "tests/stores/test_streams_attack_refusals.py",
         "tests/stores/test_streams_worker.py",
     ],
     "the contract": ["tests/contract", "-k", "streams-sqlite and not redis"],

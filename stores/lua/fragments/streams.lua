@@ -11,10 +11,18 @@
 --   /missed           queue -> the same, of those tasks alone that came since somebody began to fill the stream again
 --   /filling/<queue>  somebody is filling the stream again just now; ends by itself
 --   /epoch            set once everything was delivered; missing: the server has forgotten all
+--   /record           the names of the record whose tasks these are
+--   /claim            since when somebody with another record asks for all this, or that it is not to be had
 local SENT, QUEUES, BEHIND, EPOCH = P .. '/sent', P .. '/queues', P .. '/behind', P .. '/epoch'
 local AGAIN, MISSED = P .. '/again', P .. '/missed'
+local RECORD, CLAIM, CLAIM_SECONDS, TOLD_SECONDS = P .. '/record', P .. '/claim', 15, 300
 local CLASSES, FILLING, GONE = P .. '/classes/', P .. '/filling/', P .. '/gone/'
 local group = ARGV[2]
+
+-- Ends the script with the error of a command, which older servers do not take as it is.
+local function fail(reply)
+  error('-' .. reply.err, 0)
+end
 
 -- The entry, queue and class that stand for a task; nothing where somebody else wrote there.
 local function sent_as(id)
@@ -50,7 +58,7 @@ local function length_of(queue)
     return length
   end
   if not string.find(length.err, 'WRONGTYPE', 1, true) then
-    error(length)
+    fail(length)
   end
   call('SADD', QUEUES, queue)
   error('the key ' .. P .. queue .. ' is no stream', 0)
@@ -154,4 +162,74 @@ local function recount(queue)
   for class, count in pairs(counts) do
     call('HSET', CLASSES .. queue, class, count)
   end
+end
+
+-- Forgets everything: it is of a record that is no more.
+local function forget_all()
+  for _, queue in ipairs(call('TYPE', QUEUES).ok == 'set' and known_queues() or {}) do
+    call('DEL', P .. queue, CLASSES .. queue, FILLING .. queue)
+  end
+  call('DEL', SENT, QUEUES, BEHIND, MISSED, AGAIN, EPOCH)
+end
+
+-- The text of a key; false where there is none, or another type of key.
+local function text_of(key)
+  local text = redis.pcall('GET', key)
+  if type(text) ~= 'table' then
+    return text
+  end
+  if not string.find(text.err, 'WRONGTYPE', 1, true) then
+    fail(text)
+  end
+  return false
+end
+
+-- Whether all this is of the caller's record, whose names come where other scripts have the time; one in common is
+-- enough. A record without a name is believed. Where it is of another record nothing may be read or written, until
+-- nobody with that one has come for CLAIM_SECONDS: its database has moved, or was replaced by another.
+local function is_ours()
+  local names = ARGV[1]
+  if names == '' then
+    return true
+  end
+  local found = text_of(RECORD)
+  if not (found and string.match(found, '^%l+:%x+')) then  -- none, or what nobody of us wrote
+    call('SET', RECORD, names)
+    return true
+  end
+  local known, number = {}, 0
+  for name in string.gmatch(found, '%S+') do
+    known[name] = true
+    number = number + 1
+  end
+  local is_same = false
+  for name in string.gmatch(names, '%S+') do
+    is_same = is_same or known[name]
+    number = number - 1
+  end
+  if is_same then
+    if number <= 0 and found ~= names then
+      call('SET', RECORD, names)
+    end
+    if tonumber(text_of(CLAIM) or nil) then
+      call('SET', CLAIM, 'refused', 'EX', TOLD_SECONDS)  -- for the doctor
+    end
+    return true
+  end
+  local since = tonumber(text_of(CLAIM) or nil)
+  if not since or since > now then
+    call('SET', CLAIM, now, 'EX', TOLD_SECONDS)
+    return false
+  end
+  if now - since < CLAIM_SECONDS then
+    return false
+  end
+  forget_all()
+  call('DEL', CLAIM)
+  call('SET', RECORD, names)
+  return true
+end
+
+if not is_ours() then
+  return redis.error_reply('TAKEN ' .. P)
 end
