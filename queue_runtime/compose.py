@@ -18,6 +18,7 @@ from conduit.gateway import Gateway
 from conduit.phorge.checkout import Checkout
 from handlers import catalog
 from handlers.delegate import Delegate
+from handlers.feed_policy import PolicyUnusable, read_policy
 from handlers.phorge import Phorge
 from queue_runtime.api import access
 from queue_runtime.api.app import create_app
@@ -28,7 +29,7 @@ from queue_runtime.cron_file import CronEntry
 from queue_runtime.cron_loop import CronLoop, look_back
 from queue_runtime.current import Current
 from queue_runtime.doorbell import Doorbell
-from queue_runtime.errors import ConfigError, StoreUnavailable
+from queue_runtime.errors import ConfigError, StoreUnavailable, StoreUnusable
 from queue_runtime.findings import Finding, note, ok
 from queue_runtime.handler_modules import load_registries
 from queue_runtime.heartbeat import Heartbeat
@@ -96,6 +97,11 @@ def check_extras(config: Config) -> None:
 
 def load_handlers(config: Config) -> Registry:
     """The native handlers and those of the deployment, in one registry. Raises ConfigError where none would run."""
+    if config.feed_policy_file is not None:
+        try:
+            read_policy(config.feed_policy_file)  # a fault in it is seen now, and not by the first story
+        except PolicyUnusable as error:
+            raise ConfigError([f"{PREFIX}FEED_POLICY_FILE: {error}"]) from error
     registry = catalog.native(feed_policy_file=config.feed_policy_file)
     for other in load_registries(config.handlers):
         registry.merge(other)
@@ -151,11 +157,18 @@ class Backend(NamedTuple):
     """looks at everything; with True it also repairs what can be repaired"""
 
 
-def _open_sqlite(current: Current, options: StoreOptions) -> AbstractAsyncContextManager["SqliteStore"]:
+@asynccontextmanager
+async def _open_sqlite(current: Current, options: StoreOptions) -> AsyncIterator["SqliteStore"]:
     from stores import sqlite
 
     config = current.config
-    return sqlite.open_store(config.sqlite_path, options, synchronous=config.sqlite_synchronous)
+    async with AsyncExitStack() as stack:
+        opening = sqlite.open_store(config.sqlite_path, options, synchronous=config.sqlite_synchronous)
+        try:
+            store = await stack.enter_async_context(opening)
+        except StoreUnusable as error:
+            raise StoreUnusable(f"{PREFIX}SQLITE_PATH: {error}") from error
+        yield store
 
 
 async def _create_sqlite(config: Config) -> list[Finding]:

@@ -115,6 +115,12 @@ def _secrets_of(config: Config, field: str) -> tuple[str, ...]:
 
 ENV_FILE = BY_FIELD["env_file"].variable
 
+_ROLE_ALONE = {"sweep": ("cron_file", "retention_days"), "api": ("http_lease_seconds", "max_body")}
+"""Settings that one role alone looks at; the table says those of the worker."""
+
+_SERVERS = ("remote", "retention_days")
+"""There the server decides, whatever the roles."""
+
 # Kubernetes injects these for a service named queue-runtime, into every pod of the namespace.
 _LINK = re.compile(rf"{PREFIX}(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
@@ -373,8 +379,10 @@ class _Reader:
         no_worker = [origins[one.field] for one in SETTINGS if one.worker_only and one.field in origins]
         if no_worker and "worker" not in config.roles:
             self._warnings.append(f"without effect, because {PREFIX}ROLES has no worker: {', '.join(no_worker)}")
-        if "cron_file" in origins and "sweep" not in config.roles:
-            self._warnings.append(f"without effect, because {PREFIX}ROLES has no sweep: {origins['cron_file']}")
+        for role, fields in _ROLE_ALONE.items():
+            idle = [origins[field] for field in fields if field in origins and (config.store, field) != _SERVERS]
+            if idle and role not in config.roles:
+                self._warnings.append(f"without effect, because {PREFIX}ROLES has no {role}: {', '.join(idle)}")
         by_address = [origins[field] for field in ("mysql_host", "mysql_port") if field in origins]
         if by_address and config.mysql_socket is not None:
             self._warnings.append(f"without effect, because {PREFIX}MYSQL_SOCKET is set: {', '.join(by_address)}")
@@ -384,8 +392,8 @@ class _Reader:
         conduit = [origin for field, origin in origins.items() if field.startswith("conduit_")]
         shared = {origins.get("conduit_host"), origins.get("conduit_tls_ca")} if config.gateway else set()
         not_set = config.conduit_url is None and not self._faulty & {"conduit_url", "gateway"}
-        if not_set and (idle := sorted(set(conduit) - shared)):
-            self._warnings.append(f"without effect, because {PREFIX}CONDUIT_URL is not set: {', '.join(idle)}")
+        if not_set and (unused := sorted(set(conduit) - shared)):
+            self._warnings.append(f"without effect, because {PREFIX}CONDUIT_URL is not set: {', '.join(unused)}")
         gateway = sorted(origin for field, origin in origins.items() if field.startswith("gateway_"))
         if gateway and not config.gateway and "gateway" not in self._faulty:
             self._warnings.append(f"without effect, because {PREFIX}GATEWAY is not 1: {', '.join(gateway)}")

@@ -110,9 +110,16 @@ class Context:
             raise InvalidRequest("followups", f"must be at most {MAX_FOLLOWUPS}")
         followups.append(task)
 
-    def worked(self, duration_us: int) -> None:
-        """Say how long the work took, where somebody else has done and measured it (microseconds)."""
-        self._run.worked_us = min(max(duration_us, 0), MAX_DURATION_US)
+    def worked(self, duration_us: float) -> None:
+        """Say how long the work took, where somebody else has done and measured it (microseconds; parts are rounded).
+
+        Raises InvalidRequest where it is no number.
+        """
+        try:
+            whole = int(round(duration_us))  # noqa: RUF046  not every number rounds to an int
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidRequest("duration_us", f"must be a number of microseconds, not {duration_us!r}") from None
+        self._run.worked_us = min(max(whole, 0), MAX_DURATION_US)
 
     async def renew(self, seconds: int) -> bool:
         """Hold the lease for at least `seconds` from now, beyond what is renewed anyway.

@@ -59,6 +59,7 @@ class Post:
         if now < self.seen:  # the clock was set back: what was enqueued already is known to the store by its key
             self.seen, self.next = now, self.entry.schedule.after(now)
             self.waiting = [slot for slot in self.waiting if slot <= now]
+            self.refused = self.refused if self.waiting else None
         looked, self._looked = self._looked, True
         first = self.next
         if first is None or now < first:

@@ -55,11 +55,27 @@ class Endings:
             return Complete(_duration_us(run), run.followups or ())
         if inspect.iscoroutine(result):
             result.close()  # or Python warns that it was never awaited
-        message = f"the handler returned {type(result).__name__}; a handler returns None"
+        message = _text(f"the handler returned {type(result).__name__}; a handler returns None")
         return self._retry(run, None, Failure(message, "", _duration_us(run)))
 
     def raised(self, run: Run, error: BaseException) -> Outcome:
-        """The outcome of a run whose handler raised this."""
+        """The outcome of a run whose handler raised this. It raises nothing, whatever the error is."""
+        try:
+            return self._judged(run, error)
+        except BaseException as fault:  # noqa: BLE001  Retry(wait="soon"), or an error whose own code raises
+            try:
+                return self._judged(run, fault)
+            except BaseException:  # noqa: BLE001  which raises again
+                return self.untold(run)
+
+    def untold(self, run: Run) -> Outcome:
+        """The outcome of a run of which nothing else can be said: made of nothing that a handler brought."""
+        if run.stop is not None and run.stop is not Stop.TIMEOUT:
+            return Release()
+        failure = Failure("the run failed, and what its handler raised cannot be told", "", _duration_us(run))
+        return Retry(self._stretched(None), failure, run.spec.max_attempts)
+
+    def _judged(self, run: Run, error: BaseException) -> Outcome:
         match error:
             case raised.Yield(wait=wait):
                 return Yield(_seconds(wait))
@@ -89,8 +105,8 @@ class Endings:
             return self._stretched(spec.retry)
         try:
             return _seconds(spec.retry(failures))
-        except Exception as error:  # noqa: BLE001  a handler author's function: its fault must not cost the outcome
-            self._log.error("retry policy failed", task_class=spec.task_class, reason=repr(error))
+        except BaseException as error:  # noqa: BLE001  a handler author's function: its fault must not cost the outcome
+            self._log.error("retry policy failed", task_class=spec.task_class, reason=_text(_message(error)))
             return self._stretched(None)
 
     def _stretched(self, seconds: float | None) -> int:
@@ -116,22 +132,33 @@ def _failure(run: Run, error: BaseException) -> Failure:
         trace = "" if error.__cause__ is None else _trace(error)
     else:
         message, trace = _message(error), _trace(error)
-    return Failure(_text(message[:MAX_MESSAGE]), trace, _duration_us(run))
+    return Failure(_text(message), trace, _duration_us(run))
 
 
 def _message(error: BaseException) -> str:
+    name = type(error).__name__
     try:
-        text = str(error)
+        text = f"{error!s}"
     except BaseException:  # noqa: BLE001  an exception whose text cannot be had
         text = "(no text)"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{name}: {text}" if text else name
 
 
 def _trace(error: BaseException) -> str:
     """The trace, its end rather than its beginning where it is long."""
-    return _text("".join(traceback.format_exception(error))[-MAX_TRACE:])
+    try:
+        text = "".join(traceback.format_exception(error))[-MAX_TRACE:]
+    except BaseException:  # noqa: BLE001  a SyntaxError whose text is no text, a __cause__ that raises
+        return "(the trace cannot be formatted)"
+    return _encodable(text)
 
 
-def _text(text: str) -> str:
+def _encodable(text: str) -> str:
     """Without lone surrogates, which no store can hold."""
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def _text(message: str) -> str:
+    """A message as stores can hold it, and not too long."""
+    cut = str.__getitem__(message, slice(MAX_MESSAGE))  # of a subclass of str too, whatever its methods do
+    return _encodable(cut)

@@ -7,17 +7,26 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Protocol
 
+import h11
+import orjson
 import structlog
+from hypercorn.asyncio.task_group import TaskGroup
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
-from hypercorn.events import Event, Updated
-from hypercorn.utils import wrap_app
+from hypercorn.events import Closed, Event, Updated
+from hypercorn.protocol import events as streams
+from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
+from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import parse_socket_addr, wrap_app
 from starlette.types import ASGIApp
 
-from queue_runtime.listen import BACKLOG
+from queue_runtime.descriptors import Descriptors
+from queue_runtime.listen import ACCEPTS, take_all_waiting
 
 log = structlog.get_logger()
 
@@ -50,8 +59,9 @@ class Hypercorn:
     for the whole keep-alive time.
     """
 
-    def __init__(self, app: ASGIApp, sockets: Sequence[socket.socket]) -> None:
+    def __init__(self, app: ASGIApp, sockets: Sequence[socket.socket], descriptors: Descriptors) -> None:
         self._sockets = sockets
+        self._descriptors = descriptors
         self._config = _config()
         self._app = wrap_app(app, 0, "asgi")  # type: ignore[arg-type]  # hypercorn types each ASGI message
         self._context = WorkerContext(None)
@@ -62,7 +72,8 @@ class Hypercorn:
     async def serve(self) -> None:
         for one in self._sockets:
             start = asyncio.start_unix_server if one.family == socket.AF_UNIX else asyncio.start_server
-            self._listeners.append(await start(self._accepted, sock=one, backlog=BACKLOG))
+            self._listeners.append(await start(self._accepted, sock=one, backlog=ACCEPTS))
+        take_all_waiting(self._sockets)
         await self._closing.wait()
         self.close()
         await self._context.terminated.set()  # idle connections end; others do when their request has ended
@@ -79,6 +90,8 @@ class Hypercorn:
             writer.transport.abort()
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._descriptors.refuses(writer.transport):
+            return
         task = asyncio.create_task(self._converse(reader, writer))
         self._connections[task] = writer
         task.add_done_callback(self._ended)
@@ -96,10 +109,47 @@ class Hypercorn:
             pass  # the client hung up in the middle of something
 
 
+def refusal(status: int) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and body of the reply to what is no request: the contract's envelope, and the connection ends."""
+    words = f"the request is malformed: {HTTPStatus(status).phrase}"
+    body = orjson.dumps({"error": {"code": "ERR_BAD_REQUEST", "message": words}})
+    return [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ], body
+
+
 class _Connection(TCPServer):
-    """A connection that ends when its client has closed it, and not when its keep-alive time is over."""
+    """A connection that speaks HTTP/1, and ends when its client has closed it, not when its keep-alive time is over."""
 
     _client_closed = False
+
+    async def run(self) -> None:
+        """Hypercorn's own would begin HTTP/2 for a client that asks for it, and lose that when the client leaves."""
+        line = self.writer.get_extra_info("socket")
+        try:
+            client = parse_socket_addr(line.family, line.getpeername())
+            server = parse_socket_addr(line.family, line.getsockname())
+            async with TaskGroup(self.loop) as group:
+                self._task_group = group
+                self.protocol = _Http1(  # type: ignore[assignment]  # a protocol, where TCPServer has one that picks one
+                    self.app,
+                    self.config,
+                    self.context,
+                    group,
+                    ConnectionState(self.state),
+                    False,
+                    client,
+                    server,
+                    self.protocol_send,
+                )
+                await self.idle_task.restart(group, self._idle_timeout)
+                await self._read_data()
+        except OSError:
+            pass
+        finally:
+            await self._close()
 
     async def _read_data(self) -> None:
         await super()._read_data()
@@ -109,6 +159,50 @@ class _Connection(TCPServer):
     async def protocol_send(self, event: Event) -> None:
         if not (self._client_closed and isinstance(event, Updated)):
             await super().protocol_send(event)
+
+
+class _Http1(H11Protocol):
+    """HTTP/1 and nothing else. Who asks for another protocol is answered in this one, as RFC 9110 has it."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Where hypercorn would change to HTTP/2."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        if request.http_version not in {b"1.0", b"1.1"}:
+            await self._send_error_response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+            await self.send(Closed())
+            return
+        self.stream = HTTPStream(
+            self.app,
+            self.config,
+            self.context,
+            self.task_group,
+            self.ssl,
+            self.client,
+            self.server,
+            self.stream_send,
+            STREAM_ID,
+        )
+        await self.stream.handle(
+            streams.Request(
+                stream_id=STREAM_ID,
+                headers=list(request.headers),
+                http_version=request.http_version.decode(),
+                method=request.method.decode("ascii").upper(),
+                raw_path=request.target,
+                state=self.connection_state,
+            )
+        )
+        self.keep_alive_requests += 1
+
+    async def _send_error_response(self, status_code: int) -> None:
+        headers, body = refusal(status_code)
+        for event in (
+            h11.Response(status_code=status_code, headers=headers),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):
+            await self._send_h11_event(event)
 
 
 def _config() -> Config:

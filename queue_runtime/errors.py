@@ -8,17 +8,23 @@ class QueueRuntimeError(Exception):
 class StoreUnavailable(QueueRuntimeError):
     """The store did not answer, or its answer was lost: nobody knows whether the round happened. Try again.
 
-    `operation` is the protocol method that was under way.
+    `operation` is the protocol method that was under way. `nothing_happened`: the store does know, the round was not
+    even begun.
     """
 
-    def __init__(self, operation: str, reason: str = "") -> None:
+    nothing_happened = False
+
+    def __init__(self, operation: str, reason: str = "", *, nothing_happened: bool = False) -> None:
         super().__init__(f"{operation}: {reason}" if reason else operation)
         self.operation = operation
         self.reason = reason
+        self.nothing_happened = nothing_happened or type(self).nothing_happened
 
 
 class StoreFull(StoreUnavailable):
     """The store has no room (disk full, quota, memory limit). Nothing happened; room must be made first."""
+
+    nothing_happened = True
 
 
 class StoreUnusable(QueueRuntimeError):

@@ -57,6 +57,8 @@ def _load_module(name: str) -> ModuleType:
         if Path(f"{name.replace('.', '/')}.py").is_file():
             hint = f": a file is named by its path, ./{name.replace('.', '/')}.py"
         raise ConfigError([f"there is no module {error.name}{hint or _neighbour_hint(error.name)}"]) from None
+    except ConfigError:  # of a registration, which says its place itself
+        raise
     except Exception as error:  # a handler module may raise anything while it is imported
         raise ConfigError([_reason(error)]) from error
 
@@ -79,6 +81,8 @@ def _load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # a handler module may raise anything while it is imported
         del sys.modules[name]
+        if isinstance(error, ConfigError):  # of a registration, which says its place itself
+            raise
         hint = _neighbour_hint(error.name) if isinstance(error, ModuleNotFoundError) else ""
         raise ConfigError([_reason(error).replace(name, path.stem) + hint]) from error
     return module

@@ -12,6 +12,7 @@ import msgspec
 
 from queue_runtime.context import PermanentFailure
 from queue_runtime.errors import ConfigError
+from queue_runtime.task import MAX_ATTEMPTS, U32
 
 RetryPolicy = Callable[[int], float]
 
@@ -66,15 +67,17 @@ class HandlerSpec:
         finish_unsure: bool = False,
         gate: Gate | None = None,
     ) -> None:
+        counted = f"a whole number from 1 to {MAX_ATTEMPTS}"
         problems = [
             f"{name} must be {rule}, not {value!r}"
             for name, value, rule, right in (
-                ("timeout", timeout, "above 0", timeout is None or timeout > 0),
-                ("max_attempts", max_attempts, "at least 1", max_attempts is None or max_attempts >= 1),
-                ("concurrency", concurrency, "at least 1", concurrency is None or concurrency >= 1),
-                ("retry", retry, "at least 0", retry is None or callable(retry) or retry >= 0),
+                ("timeout", timeout, f"seconds above 0, and at most {U32}", _is_seconds(timeout) and timeout != 0),
+                ("max_attempts", max_attempts, counted, _is_count(max_attempts)),
+                ("concurrency", concurrency, counted, _is_count(concurrency)),
+                ("retry", retry, f"seconds from 0 to {U32} or a function", callable(retry) or _is_seconds(retry)),
+                ("finish_unsure", finish_unsure, "True or False", isinstance(finish_unsure, bool)),
             )
-            if not right
+            if value is not None and not right
         ]
         self.task_class = task_class
         self.function = function
@@ -114,6 +117,15 @@ class HandlerSpec:
         except msgspec.DecodeError as error:
             reason = _plain(str(error)) if data else "is empty, and the handler asks for JSON"
             raise PermanentFailure(f"data: {reason}") from None
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MAX_ATTEMPTS
+
+
+def _is_seconds(value: object) -> bool:
+    """Whether it is a duration that every clock and every store can take."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= U32  # which NaN is not
 
 
 def _origin(function: Callable[..., object]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from queue_runtime.errors import StoreUnavailable
+from queue_runtime.errors import StoreFull, StoreUnavailable
 from queue_runtime.store import Store
 from queue_runtime.task import NewTask, Task
 
@@ -116,8 +116,7 @@ class Intake:
             if len(parts) == 1:
                 parts[0].fail(error)
             else:
-                for part in parts:
-                    await self._enqueue_alone(part)
+                await self._enqueue_each(parts)
         finally:
             # only a round that was cut off leaves somebody without an answer
             _fail_all(parts, StoreUnavailable("enqueue", "the round was cut off"))
@@ -149,11 +148,17 @@ class Intake:
         if self._enqueued is not None:
             self._enqueued()
 
-    async def _enqueue_alone(self, part: _Part) -> None:
-        try:
-            await self._enqueue_together([part])
-        except Exception as error:  # noqa: BLE001  the caller's own error, whatever it is
-            part.fail(error)
+    async def _enqueue_each(self, parts: list[_Part]) -> None:
+        for at, part in enumerate(parts):
+            try:
+                await self._enqueue_together([part])
+            except StoreUnavailable as error:
+                if not isinstance(error, StoreFull):  # for a smaller part there may be room
+                    _fail_all(parts[at:], error)  # each try may take seconds, and would end the same
+                    return
+                part.fail(error)
+            except Exception as error:  # noqa: BLE001  the caller's own error, whatever it is
+                part.fail(error)
 
 
 def _fail_all(parts: list[_Part], error: StoreUnavailable) -> None:

@@ -3,6 +3,9 @@
 import asyncio
 import math
 import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 
 import anyio
 import structlog
@@ -15,13 +18,14 @@ from queue_runtime.handler_spec import ANY_CLASS, HandlerSpec
 from queue_runtime.heartbeat import Heartbeat
 from queue_runtime.lanes import SAFETY_SECONDS, Lane, lanes_of, supported
 from queue_runtime.lifecycle import Lifecycle
+from queue_runtime.orders import Orders, wanted_by
 from queue_runtime.owner import Owners
 from queue_runtime.quarantine import Quarantine
 from queue_runtime.registry import Registry
 from queue_runtime.runner import STOP_SECONDS, Runner
 from queue_runtime.settler import Settler
 from queue_runtime.stats import WorkerStats
-from queue_runtime.store import MAX_LOST, Store
+from queue_runtime.store import MAX_LOST, Handing, Store
 from queue_runtime.task import MAX_LEASE_BYTES, MAX_LEASE_LIMIT, Lease, Release, Settled, Settlement, Task
 
 GATHER_ROUNDS = 2
@@ -47,6 +51,9 @@ class LeaseLoop:
     doorbell or for a second. While outcomes are being written it waits for half of the slots (of a lane, where it
     has fewer) to be free, but for two rounds at most: that makes batches of short tasks, and never keeps a slot
     from a long one's neighbours.
+
+    Where the store can hand over (store.Handing), a lane whose reply was short has an order there, and the next task
+    that comes alone is brought by a message. Each order has a slot; one that has none any more is withdrawn.
     """
 
     def __init__(  # noqa: PLR0917  collaborators come first, by position; settings after the star
@@ -70,6 +77,10 @@ class LeaseLoop:
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
         self._store = store
+        self._handing = store if isinstance(store, Handing) else None
+        self._orders = Orders()
+        if self._handing is not None:
+            self._handing.on_handed(self._came)
         self._registry = registry
         self._settler = settler
         self._heartbeat = heartbeat
@@ -137,11 +148,12 @@ class LeaseLoop:
         async with anyio.create_task_group() as group:
             group.start_soon(self._wake_at, stop)
             while not stop.is_set():
-                wait = self._wait()
-                if wait > 0:
-                    await self._sleep(wait)
-                    continue
                 try:
+                    await self._withdraw(self._unfit())
+                    wait = self._wait()
+                    if wait > 0:
+                        await self._sleep(wait)
+                        continue
                     await self.lease_once(due_only=True)
                 except StoreUnavailable as error:
                     await pause(stop, self._outage.failed(error))
@@ -154,17 +166,18 @@ class LeaseLoop:
 
         A lease call that is still under way gets a bound of its own: what it brings is given back.
         """
-        await self._runner.finish(grace, hurry)
-        with anyio.move_on_after(LAST_CALL_SECONDS):
-            async with self._call:
-                pass
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._withdraw_all)
+            await self._runner.finish(grace, hurry)
+            group.cancel_scope.deadline = anyio.current_time() + LAST_CALL_SECONDS
 
     async def lease_once(self, *, due_only: bool = False) -> int:
         """One call for each lane that has room (and, with `due_only`, is worth one); the number of tasks started."""
         started = 0
-        for lane in self._lanes:
+        for lane in sorted(self._lanes, key=self._orders.has_come, reverse=True):
             limit = self._room(lane)
-            if limit > 0 and not (due_only and lane.wait(self._doorbell.count, time.monotonic()) > 0):
+            if limit > 0 and not (due_only and self._own_wait(lane, time.monotonic()) > 0):
+                limit = await self._keep_slots(lane, limit)
                 started += await self._lease(lane, min(limit, MAX_LEASE_LIMIT))
         # The next time another lane has the first choice of the free slots.
         self._lanes = [*self._lanes[1:], *self._lanes[:1]]
@@ -178,6 +191,43 @@ class LeaseLoop:
         """The tasks of the lane that may run at once."""
         return self._slots if lane.capped is None else min(self._slots, lane.capped.concurrency or self._slots)
 
+    def _own_wait(self, lane: Lane, now: float) -> float:
+        return 0.0 if self._orders.has_come(lane) else lane.wait(self._doorbell.count, now)
+
+    async def _keep_slots(self, lane: Lane, limit: int) -> int:
+        """What the lane may ask for beside the slots of others' orders, which end where none is left."""
+        if (left := self._runner.free - self._orders.beside(lane)) > 0:
+            return min(limit, left)
+        await self._withdraw([other for other in self._orders.lanes if other is not lane])
+        return limit
+
+    def _unfit(self) -> list[Lane]:
+        """Lanes whose orders bring what could not run now."""
+        if self._settler.full or self._heartbeat.failing:
+            return self._orders.lanes
+        return [
+            lane
+            for lane in self._orders.lanes
+            if lane not in self._lanes or self._room(lane) <= 0 or self._orders.is_outdated(lane)
+        ]
+
+    async def _withdraw(self, lanes: list[Lane]) -> None:
+        """End the orders of these; what they have been handed is given back untouched."""
+        if self._handing is None or not lanes:
+            return
+        async with self._call:
+            owners = [owner for lane in lanes for owner in self._orders.asked_at(lane)]
+            tasks = await self._handing.lease(self._owners.next(), 1, self._lease_seconds, only=(), recall=owners)
+            self._orders.end(lanes)
+            self._give_back(tasks)
+
+    async def _withdraw_all(self) -> None:
+        """At the end. Where this fails the orders end by themselves, and what was just handed with its lease."""
+        async with self._call:
+            pass  # the call under way may place another
+        with suppress(StoreUnavailable):
+            await self._withdraw(self._orders.lanes)
+
     async def _lease(self, lane: Lane, limit: int) -> int:
         owner = self._owners.next()
         rings = self._doorbell.count
@@ -188,35 +238,55 @@ class LeaseLoop:
             return 0
         asked_at = time.monotonic()  # from BEFORE the call: a slow reply makes us stop early, never late
         async with self._call:
-            tasks = await self._ask(lane, limit, owner)
-            chosen = await self._part(tasks, owner)
+            if self._lifecycle.stopping.is_set():
+                return 0  # the end of the worker waits for the call before this one, and for no other
+            asked = {**self._orders.asked_at(lane), owner: asked_at}
+            tasks = await self._ask(lane, limit, owner, asked_at)
+            chosen = await self._part(tasks)
             # What did not fit is there for the next call; what was given back is not, and the quarantine tells when.
-            short = len(tasks) < limit and _size(tasks) < MAX_LEASE_BYTES // 2
+            # After a task that was handed there is no order any more: the next call places one.
+            handed = any(task.lease_owner != owner for task in tasks)
+            short = len(tasks) < limit and _size(tasks) < MAX_LEASE_BYTES // 2 and not handed
             lane.answered(len(tasks), short=short, rings=rings, now=time.monotonic())
-            return self._start(chosen, owner, asked_at)
+            self._give_back(chosen[limit:])
+            started = self._start(chosen[:limit], asked)
+        if handed:
+            await asyncio.sleep(0)  # the run begins first: the next call takes a while to be written
+        return started
 
-    async def _ask(self, lane: Lane, limit: int, owner: str) -> list[Task]:
+    async def _ask(self, lane: Lane, limit: int, owner: str, asked_at: float) -> list[Task]:
+        call, wanted, stands = self._store.lease, wanted_by(lane), False
+        if self._handing is not None:
+            doubtful = self._orders.is_doubtful(lane)
+            stands = self._handing.hands and not doubtful and not self._lifecycle.stopping.is_set()
+            call = partial(self._handing.lease, stands=stands, recall=list(self._orders.asked_at(lane)))
+        placed = {owner: asked_at} if stands else {}
         try:
-            tasks = await self._store.lease(
+            tasks = await call(
                 owner,
                 limit,
                 self._lease_seconds,
-                classes=lane.classes,
-                without_classes=lane.without_classes,
+                classes=wanted[0],
+                without_classes=wanted[1],
                 queues=self._queues,
                 without=(*self._heartbeat.task_ids, *self._runner.abandoned_ids, *self._quarantine.held_back),
-                due_first=lane.next_is_due_first(),
+                due_first=not self._orders.has_come(lane) and lane.next_is_due_first(),
                 order="dispatch",
             )
         except StoreUnavailable:
             self.stats.lease_errors += 1
+            self._orders.may_stand(lane, wanted, placed)
             raise
+        if placed and len(tasks) < limit:
+            self._orders.stands(lane, wanted, placed)
+        else:
+            self._orders.end([lane])
         self.stats.leases += 1
         self.stats.last_lease_at = time.monotonic()
         self._gathering = None
         return tasks
 
-    async def _part(self, tasks: list[Task], owner: str) -> list[Task]:
+    async def _part(self, tasks: list[Task]) -> list[Task]:
         """The tasks that may start. A suspect starts only when the other suspects are known to be given back.
 
         Its death would otherwise be counted as a loss of theirs too.
@@ -227,38 +297,42 @@ class LeaseLoop:
             return chosen
         self._log.info("tasks that have lost their workers run one at a time", held_back=len(others))
         if self._quarantine.watching(now):
-            self._give_back(others, owner)
+            self._give_back(others)
         else:
             try:
-                await self._settler.settle([Settlement.held(Lease(task.id, owner), Release()) for task in others])
+                await self._settler.settle([Settlement.held(_lease_of(task), Release()) for task in others])
             except StoreUnavailable:
-                self._give_back([task for task in tasks if self._quarantine.suspects(task)], owner)
+                self._give_back([task for task in tasks if self._quarantine.suspects(task)])
                 return [task for task in chosen if not self._quarantine.suspects(task)]
         self._quarantine.hold_back(others)
         return chosen
 
-    def _start(self, tasks: list[Task], owner: str, asked_at: float) -> int:
-        now = time.monotonic()
-        if self._lifecycle.stopping.is_set() or now - asked_at > self._too_late:
-            if tasks:
-                self._log.info("lease came too late; given back", tasks=len(tasks), owner=owner)
-            self._give_back(tasks, owner)
-            return 0
-        lease_until = asked_at + self._lease_seconds
+    def _start(self, tasks: list[Task], asked_at: Mapping[str, float]) -> int:
+        """Run them. `asked_at`: when each owner was asked for."""
+        now, late = time.monotonic(), []
         for task in tasks:
-            run = self._runner.start(task, self._registry.find(task.task_class) or NO_HANDLER, owner, lease_until)
+            owner = task.lease_owner or ""
+            asked = asked_at[owner]
+            if self._lifecycle.stopping.is_set() or now - asked > self._too_late:
+                late.append(task)
+                continue
+            spec = self._registry.find(task.task_class) or NO_HANDLER
+            run = self._runner.start(task, spec, owner, asked + self._lease_seconds)
             self._quarantine.watch(run, now)
-        return len(tasks)
+        if late:
+            self._log.info("lease came too late; given back", tasks=len(late))
+            self._give_back(late)
+        return len(tasks) - len(late)
 
-    def _give_back(self, tasks: list[Task], owner: str) -> None:
+    def _give_back(self, tasks: list[Task]) -> None:
         for task in tasks:
-            self._settler.submit(Settlement.held(Lease(task.id, owner), Release()), _forget)
+            self._settler.submit(Settlement.held(_lease_of(task), Release()), _forget)
 
     def _wait(self) -> float:
         """Seconds until the next lease call is worth making."""
         if self._settler.full or self._heartbeat.failing:
             return SAFETY_SECONDS
-        rings, now = self._doorbell.count, time.monotonic()
+        now = time.monotonic()
         if self._quarantine.over(now):
             for lane in self._lanes:
                 lane.look_again()
@@ -266,7 +340,9 @@ class LeaseLoop:
         for lane in self._lanes:
             room = self._room(lane)
             if room > 0:
-                own = lane.wait(rings, now)
+                if self._orders.has_come(lane):
+                    return 0.0
+                own = self._own_wait(lane, now)
                 wait = min(wait, own)
                 if own <= 0:
                     emptiest = max(emptiest, room / self._most(lane))
@@ -280,6 +356,10 @@ class LeaseLoop:
             self._gathering = (self._settler.rounds, now + GATHER_SECONDS)
         round_then, until = self._gathering
         return 0.0 if self._settler.rounds - round_then >= GATHER_ROUNDS else max(until - now, 0.0)
+
+    def _came(self, owner: str) -> None:
+        self._orders.came(owner)
+        self._wake()
 
     def _wake(self) -> None:
         """Something changed: a slot, an outcome, a ring, the order to stop."""
@@ -312,6 +392,10 @@ class LeaseLoop:
             self._log.info("worker started", classes=supported, slots=self._slots)
         if self._classes is not None and (missing := sorted(self._classes - set(supported))):
             self._log.warning("classes without a handler are left to others", classes=missing)
+
+
+def _lease_of(task: Task) -> Lease:
+    return Lease(task.id, task.lease_owner or "")
 
 
 def _size(tasks: list[Task]) -> int:

@@ -10,7 +10,15 @@ from pathlib import Path
 from queue_runtime.errors import QueueRuntimeError
 
 BACKLOG = 2048
+"""Connections that the kernel keeps until they are accepted."""
+
+ACCEPTS = 16
+"""What an event loop is told as the backlog. asyncio accepts so many at once, and when no file descriptor is left it
+tries, and logs, so many times: with the true number it would do little else."""
+
 UNIX = "unix:"
+File = tuple[str, tuple[int, int, int]]
+"""A Unix socket's path, and which file it was when it was bound: device, inode and time, as inodes are used again."""
 
 _NOT_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """A name such as localhost stands for several addresses, and a machine need not have all of them."""
@@ -37,12 +45,35 @@ def name_of(listening: socket.socket) -> str:
     return f"[{host}]:{port}" if listening.family == socket.AF_INET6 else f"{host}:{port}"
 
 
-def remove_files(names: Sequence[str]) -> None:
-    """Take away the files that Unix sockets leave behind."""
-    for name in names:
-        if name.startswith(UNIX):
+def take_all_waiting(sockets: Sequence[socket.socket]) -> None:
+    """Have the kernel keep BACKLOG connections again, after an event loop has told it ACCEPTS."""
+    for one in sockets:
+        with suppress(OSError):  # closed meanwhile
+            one.listen(BACKLOG)
+
+
+def files_of(sockets: Sequence[socket.socket]) -> list[File]:
+    """The files of those that are Unix sockets, for `remove_files` when they are closed."""
+    found = []
+    for one in sockets:
+        if one.family == socket.AF_UNIX:
+            path = one.getsockname()
             with suppress(FileNotFoundError):
-                Path(name.removeprefix(UNIX)).unlink()
+                found.append((path, _which(path)))
+    return found
+
+
+def remove_files(files: Sequence[File]) -> None:
+    """Take away the files that Unix sockets leave behind, but not one that a successor has put there since."""
+    for path, which in files:
+        with suppress(FileNotFoundError):
+            if _which(path) == which:
+                Path(path).unlink()
+
+
+def _which(path: str) -> tuple[int, int, int]:
+    found = Path(path).stat()
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _open(address: str, undo: ExitStack) -> list[socket.socket]:

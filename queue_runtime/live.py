@@ -64,7 +64,11 @@ def cron_entries(config: Config) -> tuple[CronEntry, ...]:
     """The periodic work that this process has to enqueue. Raises ConfigError with every fault in its file."""
     if config.cron_file is None or "sweep" not in config.roles:
         return ()
-    return read_cron_file(config.cron_file)
+    try:
+        return read_cron_file(config.cron_file)
+    except ConfigError as error:
+        name = BY_FIELD["cron_file"].variable
+        raise ConfigError([f"{name}: {problem}" for problem in error.problems]) from None
 
 
 def cap_problems(config: Config, registry: Registry | None) -> list[str]:

@@ -3,28 +3,16 @@
 import logging
 import sys
 from collections.abc import Collection
-from contextlib import suppress
 from urllib.parse import unquote
 
 import orjson
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+from queue_runtime.plain_text import words_of
+from queue_runtime.quiet_file import QuietFile
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-
-class QuietFile:
-    """Stderr that never fails: a full disk or a reader that is gone costs lines, and nothing else."""
-
-    def write(self, text: str) -> None:
-        """Write, or drop."""
-        with suppress(OSError, ValueError):
-            sys.stderr.write(text)
-
-    def flush(self) -> None:
-        """Flush, or let be."""
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
 
 
 class HideSecrets:
@@ -42,7 +30,7 @@ class HideSecrets:
             return event
         for key, value in event.items():
             if not isinstance(value, bool | int | float | None):
-                text = str(value)
+                text = words_of(value)
                 for secret in self._secrets:
                     if secret in text:
                         text = event[key] = text.replace(secret, "****")
@@ -60,13 +48,14 @@ def configure(form: str, level: str, secrets: Collection[str] = ()) -> None:
         HideSecrets(secrets),
     ]
     renderer = _renderer(form)
+    stream = QuietFile(lambda lines: _lost(renderer, lines))
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=_logger_at(level),
-        logger_factory=structlog.WriteLoggerFactory(QuietFile()),  # type: ignore[arg-type]  # it asks for no more
+        logger_factory=structlog.WriteLoggerFactory(stream),  # type: ignore[arg-type]  # it asks for no more
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(QuietFile())
+    handler = _Handler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -74,6 +63,13 @@ def configure(form: str, level: str, secrets: Collection[str] = ()) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=_foreign(level), force=True)
+
+
+class _Handler(logging.StreamHandler[QuietFile]):
+    def close(self) -> None:
+        """Called at the end of the process, whichever way it takes."""
+        super().close()
+        self.stream.finish()
 
 
 def adjust(level: str, secrets: Collection[str]) -> None:
@@ -108,8 +104,26 @@ def _renderer(form: str) -> Processor:
     if form == "json":
         return structlog.processors.JSONRenderer(serializer=_to_json)
     if sys.stderr.isatty():
-        return structlog.dev.ConsoleRenderer(colors=True, exception_formatter=structlog.dev.plain_traceback)
+        return _surely(structlog.dev.ConsoleRenderer(colors=True, exception_formatter=structlog.dev.plain_traceback))
     return plain
+
+
+def _lost(renderer: Processor, lines: int) -> str:
+    words = "log lines were lost: nobody took them from stderr in time"
+    event: EventDict = {"level": "warning", "event": words, "lines": lines}
+    return str(renderer(None, "warning", structlog.processors.TimeStamper(fmt="iso", utc=True)(None, "", event)))
+
+
+def _surely(renderer: Processor) -> Processor:
+    """The same, for values too that it cannot render: a log line never raises."""
+
+    def render(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        try:
+            return str(renderer(logger, method, dict(event)))
+        except Exception:  # noqa: BLE001  whatever it is
+            return plain(logger, method, event)
+
+    return render
 
 
 def plain(logger: WrappedLogger, method: str, event: EventDict) -> str:
@@ -122,9 +136,12 @@ def plain(logger: WrappedLogger, method: str, event: EventDict) -> str:
 
 
 def _quoted(value: object) -> str:
-    text = str(value)
+    text = words_of(value)
     return text if text.isascii() and text.isprintable() and " " not in text else repr(text)
 
 
 def _to_json(event: EventDict, **_: object) -> str:
-    return orjson.dumps(event, default=str).decode()
+    try:
+        return orjson.dumps(event, default=str).decode()
+    except Exception:  # noqa: BLE001  a number of many digits, half a surrogate, a class that cannot tell what it is
+        return orjson.dumps({words_of(key): words_of(value) for key, value in event.items()}).decode()

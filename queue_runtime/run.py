@@ -22,7 +22,7 @@ class Stop(StrEnum):
 class Keeper(Protocol):
     """Who looks after the runs; see runner.py."""
 
-    def on_done(self, run: "Run", handle: "asyncio.Task[Outcome]") -> None: ...
+    def on_done(self, run: "Run", handle: "asyncio.Task[None]") -> None: ...
 
     def on_settled(self, run: "Run", settled: Settled) -> None: ...
 
@@ -72,7 +72,7 @@ class Run:
         self.lease = lease
         self.lease_until = lease_until
         self.counts = counts
-        self.handle: asyncio.Task[Outcome] | None = None
+        self.handle: asyncio.Task[None] | None = None
         self.followups: list[NewTask] | None = []
         self.began = 0.0
         self.worked_us: int | None = None
@@ -109,7 +109,7 @@ class Run:
     def unsure(self) -> None:
         self.keeper.stop(self, Stop.UNSURE)
 
-    def on_done(self, handle: asyncio.Task[Outcome]) -> None:
+    def on_done(self, handle: asyncio.Task[None]) -> None:
         self.keeper.on_done(self, handle)
 
     def on_settled(self, settled: Settled) -> None:

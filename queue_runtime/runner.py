@@ -120,7 +120,11 @@ class Runner:
         run.handle.add_done_callback(run.on_done)
         return run
 
-    async def _work(self, run: Run) -> Outcome:
+    async def _work(self, run: Run) -> None:
+        # noted here and not returned: a handler that cancels its own asyncio task would take the result with it
+        run.outcome = await self._outcome(run)
+
+    async def _outcome(self, run: Run) -> Outcome:
         run.began = time.monotonic()
         spec, task = run.spec, run.task
         if spec.timeout is not None:
@@ -142,7 +146,7 @@ class Runner:
         finally:
             run.followups = None
 
-    def on_done(self, run: Run, handle: asyncio.Task[Outcome]) -> None:
+    def on_done(self, run: Run, handle: asyncio.Task[None]) -> None:
         """The handler has really ended."""
         run.ended = True
         run.handle = None
@@ -158,17 +162,10 @@ class Runner:
             self._heartbeat.drop(run)
             run.counts.endings[Ending.LOST] += 1
         else:
-            run.outcome = self._outcome(run, handle)
+            if run.outcome is None:
+                run.outcome = Release()  # told to stop before its first step
             self._settler.submit(Settlement.held(run.lease, run.outcome), run.on_settled)
         self._changed()
-
-    def _outcome(self, run: Run, handle: asyncio.Task[Outcome]) -> Outcome:
-        try:
-            return handle.result()
-        except asyncio.CancelledError:
-            return Release()  # told to stop before its first step
-        except Exception as error:  # noqa: BLE001  no outcome could be made of it, as of Retry(wait="soon")
-            return self._endings.raised(run, error)
 
     def _vacate(self, run: Run) -> None:
         """Give the slot back."""

@@ -14,9 +14,10 @@ import anyio
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from queue_runtime.descriptors import Descriptors
 from queue_runtime.engine import Engine, Hypercorn
 from queue_runtime.lifecycle import Lifecycle
-from queue_runtime.listen import name_of, open_all, remove_files
+from queue_runtime.listen import files_of, name_of, open_all, remove_files
 
 log = structlog.get_logger()
 
@@ -43,26 +44,28 @@ class Server:
         Raises ListenError, which names the address, where one cannot be listened on.
         """
         sockets = open_all(self._listen)
-        names = [name_of(one) for one in sockets]
-        engine = self._engine(sockets)
-        serving = asyncio.create_task(engine.serve())
-        closing = asyncio.create_task(self._lifecycle.closing.wait())
-        try:
-            if on_started is not None:
-                on_started(names)
-            await asyncio.wait((serving, closing), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            closing.cancel()
-            with anyio.CancelScope(shield=True):
-                await self._end(engine, serving)
-            remove_files(names)
+        names, files = [name_of(one) for one in sockets], files_of(sockets)
+        descriptors = Descriptors()
+        with descriptors.watched():
+            engine = self._engine(sockets, descriptors)
+            serving = asyncio.create_task(engine.serve())
+            closing = asyncio.create_task(self._lifecycle.closing.wait())
+            try:
+                if on_started is not None:
+                    on_started(names)
+                await asyncio.wait((serving, closing), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                closing.cancel()
+                with anyio.CancelScope(shield=True):
+                    await self._end(engine, serving)
+                remove_files(files)
 
-    def _engine(self, sockets: list[socket.socket]) -> Engine:
+    def _engine(self, sockets: list[socket.socket], descriptors: Descriptors) -> Engine:
         if self._kind == "hypercorn":
-            return Hypercorn(self._requests, sockets)
+            return Hypercorn(self._requests, sockets, descriptors)
         from queue_runtime.uvicorn_engine import Uvicorn  # noqa: PLC0415  uvicorn is in the extra `fast`
 
-        return Uvicorn(self._requests, sockets)
+        return Uvicorn(self._requests, sockets, descriptors)
 
     async def _end(self, engine: Engine, serving: asyncio.Task[None]) -> None:
         now = asyncio.get_running_loop().time

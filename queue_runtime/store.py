@@ -94,6 +94,47 @@ class Dispatching(Protocol):
     def dispatch(self) -> DispatchState: ...
 
 
+@runtime_checkable
+class Handing(Protocol):
+    """What a store adds that gives a new task to a worker that waits, at the moment it is enqueued."""
+
+    @property
+    def hands(self) -> bool:
+        """Whether it does now."""
+        ...
+
+    def on_handed(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the owner of each order that a task has come for; one listener. It must not raise."""
+        ...
+
+    async def lease(
+        self,
+        owner: str,
+        limit: int,
+        seconds: int,
+        *,
+        classes: Collection[str] | None = None,
+        without_classes: Collection[str] = (),
+        queues: Collection[str] | None = None,
+        only: Collection[int] | None = None,
+        without: Collection[int] = (),
+        due_first: bool = False,
+        order: Order = "strict",
+        stands: bool = False,
+        recall: Sequence[str] = (),
+    ) -> list[Task]:
+        """As Store.lease. With `stands` a short reply leaves an order, for seconds: it may be given one new task.
+
+        That task is held by this call's owner from then on, for `seconds`. The listener hears that it came, and a
+        message that is lost costs no more than the time until the next call. Only new tasks are handed, and only
+        while nothing waits that a lease could take: no task passes another, and no fence comes back.
+        `recall` names the owners of former such calls: their orders end with this call, and what they were handed and
+        still hold is in the reply, under their names, beside the `limit` and whatever is asked for. A reply may hold
+        nothing else. A caller recalls each order, at the latest with the next call.
+        """
+        ...
+
+
 class Place(Struct, frozen=True):
     """Which store it is, for comparing what two processes work on."""
 

@@ -42,6 +42,7 @@ from stores.redis_changes import Changes
 from stores.redis_enqueue import Enqueuer
 from stores.redis_lease import UNREADABLE
 from stores.redis_link import Link
+from stores.redis_orders import Orders
 from stores.redis_rows import archived_task, id_texts, pack
 
 CONNECTIONS = 10
@@ -60,7 +61,8 @@ class RedisStore:
         self._options = options
         self._event_days = event_days
         self._enqueuer = Enqueuer(calls, options.routes)
-        self._changes = Changes(calls, options)
+        self._orders = Orders(calls.keys)
+        self._changes = Changes(calls, options, self._orders)
         self._backlog = BacklogCache()
 
     async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
@@ -69,6 +71,14 @@ class RedisStore:
     async def enqueue_once(self, event_id: str, task: NewTask, *, digest: str | None = None) -> Task:
         check_bytes("event_id", event_id, MAX_EVENT_ID_BYTES)
         return await self._enqueuer.enqueue_once(event_id, event_digest(task) if digest is None else digest, task)
+
+    @property
+    def hands(self) -> bool:
+        """Whether new tasks are handed to workers that wait: while messages are heard."""
+        return self._changes.hears_orders
+
+    def on_handed(self, listener: Callable[[str], None]) -> None:
+        self._orders.listener = listener
 
     async def lease(
         self,
@@ -83,7 +93,11 @@ class RedisStore:
         without: Collection[int] = (),
         due_first: bool = False,
         order: Order = "strict",
+        stands: bool = False,
+        recall: Sequence[str] = (),
     ) -> list[Task]:
+        if (came := self._orders.take(recall)) is not None:
+            return came
         request = LeaseRequest(
             owner=owner,
             limit=lowered(limit),
@@ -95,13 +109,20 @@ class RedisStore:
             without=without,
             due_first=due_first,
         )
-        tasks, unreadable = await redis_lease.lease(self.calls, self._options, request)
+        ended = self._orders.ended
+        recall = [one for one in recall if one not in ended]
+        self._orders.end(recall)  # before the call: what they are handed is in its reply, whatever comes meanwhile
+        place = (self._orders.channel, self._orders.draw(owner)) if stands and self._changes.hears_orders else None
+        tasks, unreadable = await redis_lease.lease(
+            self.calls, self._options, request, ended=(recall, ended), order=place
+        )
+        self._orders.forgotten(ended)
+        if len(tasks) + len(unreadable) >= request.limit:
+            self._orders.end([owner])
         if unreadable:
             # where this fails they are met again when their lease is over; the others have their lease all the same
             with suppress(StoreUnavailable):
-                await self.settle(
-                    [Settlement.held(Lease(task_id, owner), Fail(Failure(UNREADABLE))) for task_id in unreadable]
-                )
+                await self.settle([Settlement.held(lease, Fail(Failure(UNREADABLE))) for lease in unreadable])
         return tasks
 
     async def renew(self, leases: Sequence[Lease], seconds: int) -> list[Task | None]:

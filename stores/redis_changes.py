@@ -7,6 +7,7 @@ import anyio
 from queue_runtime.store import StoreOptions
 from stores.redis_calls import Calls
 from stores.redis_ear import Ear
+from stores.redis_orders import Orders
 
 _SELDOM = 1.0
 """Seconds between two looks while messages are heard; they are the safety net."""
@@ -25,11 +26,11 @@ class Changes:
     after it is told; whatever happened before it shows in the version.
     """
 
-    def __init__(self, calls: Calls, options: StoreOptions) -> None:
+    def __init__(self, calls: Calls, options: StoreOptions, orders: Orders) -> None:
         self._calls = calls
         self._patience = options.patience
         self._test_clock = options.now is not None
-        self._ear = Ear(calls.link, f"{calls.keys}bell", self._heard)
+        self._ear = Ear(calls.link, f"{calls.keys}bell", orders.channel, heard=self._heard, given=orders.heard)
         self._bell = asyncio.Event()
         self._rung = False
         self._asked = False
@@ -65,6 +66,11 @@ class Changes:
             self._version = version
             self._rung = True
             self._bell.set()
+
+    @property
+    def hears_orders(self) -> bool:
+        """Whether tasks can be handed to this store now."""
+        return self._ear.hears_own and self._ear.hears
 
     def _next_look(self) -> float:
         if self._test_clock:

@@ -16,7 +16,14 @@ LOST = frozenset({"has lost its payload", "has damaged names", "is damaged beyon
 """What no repair brings back. Such a task fails when it is leased, or is set aside."""
 
 _TASKS = ("body", "hold", "state", "ended", "data", "active", "archive", "over", "odd", "failing")
-_OTHERS = {"event": "events", "event_time": "event_times", "pause": "pauses", "lane": "lanes"}
+_OTHERS = {
+    "event": "events",
+    "event_time": "event_times",
+    "pause": "pauses",
+    "lane": "lanes",
+    "order": "orders",
+    "handed": "handed",
+}
 _SORTED = frozenset({"active", "archive", "over", "event_times", "lanes"})
 _PLAIN = frozenset({"odd", "failing", "pauses"})
 _PLACES = (b"R:", b"D:", b"B:", b"H:", b"W:")

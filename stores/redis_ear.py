@@ -1,12 +1,13 @@
-"""Listens to the messages of one channel, on a connection of its own."""
+"""Listens to the bell and to the channel of one store, on a connection of its own."""
 
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from queue_runtime.backoff import Backoff
 from queue_runtime.errors import StoreUnavailable
@@ -19,17 +20,29 @@ _SILENCE = 5.0
 
 
 class Ear:
-    """Calls `heard` with the number in each message, and with None when it hears again after not having heard.
+    """Calls `heard` with the number in each ring, and with None when it hears again after not having heard.
 
     While nothing can be heard it keeps trying; `hears` tells, and the listener looks for itself meanwhile.
+    `given` gets the messages of the store's own channel; an account may lack the right to that one alone.
     """
 
-    def __init__(self, link: Link, channel: str, heard: Callable[[int | None], None]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        bell: str,
+        own: str,
+        *,
+        heard: Callable[[int | None], None],
+        given: Callable[[bytes], None],
+    ) -> None:
         self._link = link
-        self._channel = channel
+        self._bell = bell
+        self._own = own
         self._heard = heard
+        self._given = given
         self._task: asyncio.Task[None] | None = None
         self.hears = False
+        self.hears_own = False
 
     def start(self) -> None:
         """Begin to listen, once. A fault of our own in there is raised here."""
@@ -57,11 +70,11 @@ class Ear:
             except (RedisError, OSError):
                 await anyio.sleep(backoff.next())
             finally:
-                self.hears = False
+                self.hears = self.hears_own = False
                 await connection.disconnect(nowait=True)
 
     async def _listen(self, connection: AbstractConnection, era: int, backoff: Backoff) -> None:
-        await connection.send_command("SUBSCRIBE", self._channel)
+        await self._subscribe(connection)
         asked = False
         while era == self._link.era:
             message = await connection.read_response(timeout=_SILENCE)
@@ -76,5 +89,16 @@ class Ear:
                 self.hears = True
                 backoff.reset()
                 self._heard(None)
+            elif message[0] == b"message" and message[1] == self._own.encode():
+                self._given(message[2])
             elif message[0] == b"message" and _VERSION.fullmatch(message[2]):  # anybody may write there
                 self._heard(int(message[2]))
+
+    async def _subscribe(self, connection: AbstractConnection) -> None:
+        """Ask for both channels. Where the own one is refused there is the bell alone."""
+        await connection.send_command("SUBSCRIBE", self._own)
+        with suppress(NoPermissionError):
+            if await connection.read_response(timeout=_SILENCE) is None:
+                raise TimeoutError
+            self.hears_own = True
+        await connection.send_command("SUBSCRIBE", self._bell)

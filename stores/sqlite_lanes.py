@@ -82,7 +82,7 @@ class Lanes:
             return
         if newest < self._newest or self._count > self._limit:
             self._read_again()
-        everything = self._newest == 0
+        before = self._count
         for lane, name, queue in session.rows("lanes", (self._newest,)):
             self._known.setdefault(name, {})[queue] = lane
             self._learnt.append((name, queue))
@@ -91,7 +91,7 @@ class Lanes:
                 self._chosen.append(lane)
                 self._text = None
         self._newest = newest
-        if everything:
+        if self._count >= 2 * before:  # most of them are as new as if all had been read
             self._limit = 2 * self._count + SPARE
 
     def choose(

@@ -14,6 +14,7 @@ from queue_runtime.api.routing import Route, get
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.metrics import Metrics, WorkerView
+from queue_runtime.plain_text import fit
 from queue_runtime.selftest import SelftestLoop
 from queue_runtime.settler import Settler
 from queue_runtime.store import Dispatching, Place, Store, place_of
@@ -72,12 +73,12 @@ class HealthFace:
         if self._lifecycle.stopping.is_set():
             return "stopping"
         if faults := self._lifecycle.faults:
-            return "; ".join(f"{source}: {reason}" for source, reason in sorted(faults.items()))
+            return fit("; ".join(f"{source}: {reason}" for source, reason in sorted(faults.items())))
         try:
             async with asyncio.timeout(PING_SECONDS):
                 await self._store.ping()
         except StoreUnavailable as error:
-            return f"the store does not answer: {error.reason or error.operation}"
+            return fit(f"the store does not answer: {error.reason or error.operation}")
         except TimeoutError:
             return f"the store did not answer within {PING_SECONDS:.0f} s"
         except Exception as error:
@@ -99,7 +100,7 @@ class HealthFace:
     def _details(self) -> dict[str, object]:
         details: dict[str, object] = {
             "stopping": self._lifecycle.stopping.is_set(),
-            "faults": self._lifecycle.faults,
+            "faults": {source: fit(reason) for source, reason in self._lifecycle.faults.items()},
             "outcomesWaiting": self._settler.waiting,
         }
         if self._shadow:
@@ -109,7 +110,7 @@ class HealthFace:
                 "ok": last.ok,
                 "endedEpoch": int(last.at),
                 "milliseconds": {one.name: round(one.milliseconds, 1) for one in last.steps},
-                "reason": None if last.ok else last.sentence,
+                "reason": None if last.ok else fit(last.sentence),
             }
         if (conduit := self._metrics.conduit) is not None:
             details["conduit"] = {"open": conduit.open, "held": dict(conduit.held), "setbacks": dict(conduit.setbacks)}

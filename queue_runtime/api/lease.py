@@ -19,6 +19,7 @@ from queue_runtime.lifecycle import Lifecycle
 from queue_runtime.settler import Settler
 from queue_runtime.store import Store
 from queue_runtime.task import (
+    MAX_LEASE_BYTES,
     MAX_LEASE_LIMIT,
     MAX_LEASE_SECONDS,
     WORKER_PREFIX,
@@ -35,12 +36,15 @@ MAX_WAIT = 30
 LOOK_SECONDS = 5.0
 """A long poll looks this often even when nobody rings."""
 
+CUT = MAX_LEASE_BYTES // 8
+"""From so many characters on (of up to four bytes) a reply may have ended at its size, and more tasks are there."""
+
 Take = Callable[[], Awaitable[list[Task]]]
 Filter = tuple[frozenset[str] | None, frozenset[str] | None]
 
 
 class Gate:
-    """Lets one long poll of a filter look at a time. Where it finds less than it asked for, the others need not look.
+    """Lets one long poll of a filter look at a time. Where it finds all that there is, the others need not look.
 
     Without it one enqueue would send every waiting caller to the store.
     """
@@ -57,7 +61,7 @@ class Gate:
                 return []
             count = self._doorbell.count
             tasks = await take()
-            if len(tasks) < limit:
+            if len(tasks) < limit and sum(len(task.data or "") for task in tasks) < CUT:
                 self._empty_at = count
             return tasks
 

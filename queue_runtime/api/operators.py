@@ -51,7 +51,7 @@ class OperatorFace:
             post("/api/queue/retry", RetryBody, self.retry, leaves=True),
             post("/api/queue/priority", PriorityBody, self.priority, leaves=True),
             post("/api/queue/delay", DelayBody, self.delay, leaves=True),
-            get("/api/queue/archive", self.archive),
+            get("/api/queue/archive", self.archive, leaves=True),
             get("/api/queue/archive/{id}", self.archived),
             post("/api/queue/pause", PauseBody, self.pause),
             post("/api/queue/resume", PauseBody, self.resume),

@@ -55,7 +55,7 @@ class ProtocolFace:
             post("/api/queue/renew", RenewBody, self.renew),
             get("/api/queue/meta", self.meta),
             post("/api/queue/enqueue-event", EnqueueEventBody, self.enqueue_event),
-            get("/api/queue/operations", self.operations),
+            get("/api/queue/operations", self.operations, leaves=True),
         ]
 
     async def meta(self, request: Request) -> Reply:

@@ -46,7 +46,7 @@ class QueueFace:
             post("/api/queue/cancel", TaskBody, self.cancel, leaves=True),
             post("/api/queue/awaken", TasksBody, self.awaken, leaves=True),
             get("/api/queue/stats", self.stats),
-            get("/api/queue/tasks", self.tasks),
+            get("/api/queue/tasks", self.tasks, leaves=True),
             get("/api/queue/tasks/{id}", self.task),
         ]
 

@@ -2,6 +2,8 @@
 
 import orjson
 
+from queue_runtime.plain_text import fit
+
 Headers = list[tuple[bytes, bytes]]
 
 JSON = b"application/json"
@@ -27,4 +29,4 @@ def data(value: object, headers: Headers | None = None) -> Reply:
 
 def failure(status: int, code: str, message: str, headers: Headers | None = None) -> Reply:
     """A failure in the envelope."""
-    return Reply(orjson.dumps({"error": {"code": code, "message": message}}), status, headers=headers)
+    return Reply(orjson.dumps({"error": {"code": code, "message": fit(message)}}), status, headers=headers)

@@ -119,6 +119,15 @@ class Request:
         except (ApiError, TimeoutError):
             return  # too much or too slow: the connection closes after the reply instead
 
+    async def drop_body(self) -> None:
+        """Drop a body that nobody asked for, before the work begins: meanwhile a server may have to keep all of it.
+
+        Raises ApiError where it does not end within the bounds of `discard`.
+        """
+        await self.discard()
+        if not self.complete:
+            raise bad_request("this request takes no body")
+
     async def disconnected(self) -> None:
         """Return when the caller has hung up. Only after the whole body was read."""
         while (await self._receive())["type"] != "http.disconnect":

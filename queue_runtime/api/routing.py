@@ -15,13 +15,17 @@ BodyHandler = Callable[[Request, Body], Awaitable[Reply]]
 
 
 class Route:
-    """What one path does for one method; every other method is answered in the envelope."""
+    """What one path does for one method; every other method is answered in the envelope.
 
-    def __init__(self, method: str, path: str, handler: Handler) -> None:
+    `takes_body` False: the handler reads none, and one that comes all the same is dropped before it is called.
+    """
+
+    def __init__(self, method: str, path: str, handler: Handler, *, takes_body: bool = False) -> None:
         self.method = method
         self.path = path
         self.pattern = compile_path(path)[0]
         self.handler = handler
+        self.takes_body = takes_body
         self.allowed = ("GET", "HEAD") if method == "GET" else (method,)
 
 
@@ -39,6 +43,8 @@ class Routes:
         request.route = route.path
         if request.method not in route.allowed:
             raise method_not_allowed(", ".join(route.allowed))
+        if not (request.complete or route.takes_body):
+            await request.drop_body()
         return await route.handler(request)
 
     def _match(self, request: Request) -> Route:
@@ -49,12 +55,13 @@ class Routes:
         raise not_found("no such path")
 
 
-def get(path: str, handler: Handler) -> Route:
-    """A route that reads. HEAD is answered too."""
+def get(path: str, handler: Handler, *, leaves: bool = False) -> Route:
+    """A route that reads. HEAD is answered too. `leaves`: it may take long, and ends when its caller has gone."""
 
     async def answer(request: Request) -> Reply:
         with request.bounded():
-            return await handler(request)
+            answer = handler(request)
+            return await (request.while_there(answer) if leaves else answer)
 
     return Route("GET", path, answer)
 
@@ -81,4 +88,4 @@ def post(
             raise
         return await handler(request, asked)
 
-    return Route("POST", path, answer)
+    return Route("POST", path, answer, takes_body=True)

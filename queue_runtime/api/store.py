@@ -80,25 +80,25 @@ class StoreFace:
                 _bounded(wire.SWEEP, lambda call: store.sweep(call.limit)),
                 _bounded(wire.GET, lambda call: store.get(call.task_ids)),
                 _bounded(wire.GET_ARCHIVED, lambda call: store.get_archived(call.task_ids)),
-                _bounded(
+                _left(
                     wire.LIST_ACTIVE,
                     lambda call: store.list_active(call.limit, offset=call.offset, after=call.after, where=call.where),
                 ),
-                _bounded(
+                _left(
                     wire.LIST_ARCHIVED,
                     lambda call: store.list_archived(call.limit, before=call.before, where=call.where),
                 ),
                 _bounded(wire.HISTORY, lambda call: store.history(call.task_ids)),
                 _bounded(wire.STATS, lambda _: store.stats()),
                 _bounded(wire.BACKLOG, lambda _: store.backlog()),
-                _bounded(wire.OPERATIONS, lambda _: store.operations()),
+                _left(wire.OPERATIONS, lambda _: store.operations()),
                 _bounded(wire.PING, lambda _: store.ping()),
             )
         )
         """what serves each method"""
 
     def routes(self) -> list[Route]:
-        return [Route("POST", wire.PATH + "{method}", self.answer)]
+        return [Route("POST", wire.PATH + "{method}", self.answer, takes_body=True)]
 
     async def answer(self, request: Request) -> Reply:
         """The reply to any call. Errors of the protocol travel whole: the caller has the token, and acts on them."""
@@ -187,7 +187,7 @@ def _bounded(method: Method[Call, Answer], call_store: Callable[[Call], Awaitabl
 
 
 def _left(method: Method[Call, Answer], call_store: Callable[[Call], Awaitable[Answer]]) -> tuple[str, Serve]:
-    """The same, but it may wait for rows that somebody else has locked, and is left when its caller has gone."""
+    """The same, but it may take long (for rows that are locked, or many), and is left when its caller has gone."""
 
     async def serve(request: Request, body: bytes) -> bytes:
         call = method.read_call(body)

@@ -107,7 +107,7 @@ def _token(config: Config) -> Iterator[Finding]:
 
 
 def _addresses(config: Config) -> Iterator[Finding]:
-    from queue_runtime.listen import ListenError, name_of, open_all, remove_files
+    from queue_runtime.listen import ListenError, files_of, open_all, remove_files
 
     for address in config.listen:
         if _answers(address):
@@ -118,7 +118,7 @@ def _addresses(config: Config) -> Iterator[Finding]:
         except ListenError as error:
             yield fault("listen", str(error))
             continue
-        remove_files([name_of(one) for one in opened])
+        remove_files(files_of(opened))
         for one in opened:
             one.close()
         yield ok("listen", f"{address} is free")

@@ -1,4 +1,4 @@
--- Compares tasks with the indexes they stand in, and (where asked) mends what differs. use: base layout heads rows
+-- Compares tasks with the indexes they stand in, and (where asked) mends what differs. use: base layout heads rows orders
 --
 -- In: now, 1 to mend, a part of the queue, and some of its members.
 -- Out: for each difference its name and the member.
@@ -7,6 +7,7 @@
 local mends, part, members = ARGV[2] == '1', ARGV[3], { unpack(ARGV, 4) }
 local TYPES = {
   body = 'hash', data = 'hash', hold = 'hash', state = 'hash', ended = 'hash', keys = 'hash', events = 'hash',
+  orders = 'hash', handed = 'hash',
   active = 'zset', archive = 'zset', over = 'zset', event_times = 'zset', lanes = 'zset',
   odd = 'set', failing = 'set', pauses = 'set',
   last_id = 'string', version = 'string', quiet = 'string',
@@ -305,6 +306,21 @@ local function check_caller(name)
   end
 end
 
+-- What an order was given may have ended since: only what is none at all differs.
+local function check_order(owner)
+  local order = call('HGET', ORDERS, owner)
+  if order and not read_order(owner, order) and differs('is no order', owner) then
+    call('HDEL', ORDERS, owner)
+  end
+end
+
+local function check_handed(owner)
+  local entry = call('HGET', HANDED, owner)
+  if entry and not read_handed(entry) and differs('was handed no task', owner) then
+    call('HDEL', HANDED, owner)
+  end
+end
+
 local function check_history(id)
   if call('HEXISTS', BODY, id) == 0 and call('EXISTS', P .. 'history:' .. id) == 1
     and differs('history of no task', id) then
@@ -315,7 +331,7 @@ end
 local checks = {
   type = check_type, task = check_task, key = check_key, event = check_event, event_time = check_event_time,
   history = check_history, pause = check_pause, first = check_first, last_id = check_last_id,
-  lane = check_lane, caller = check_caller,
+  lane = check_lane, caller = check_caller, order = check_order, handed = check_handed,
 }
 if mends then
   go_on_when_full()

@@ -1,11 +1,9 @@
--- Adds tasks, all or none. use: base bell layout heads rows insert
+-- Adds tasks, all or none. use: base bell orders hand layout heads rows insert
 --
 -- In: now, floor of ids, caller, slot, sequence, number of tasks, each task (and its payload where it stands apart).
 -- Out: the time, the first id, the answers that are not the next id (insert.lua).
+-- A task that comes alone, while nothing is there that could be before it, goes to a worker that waits (hand.lua).
 -- A caller sends one sequence of a slot again until it is answered; what was answered is kept for that, until its next.
-local caller, slot, sequence = P .. 'caller:' .. ARGV[3], ARGV[4], tonumber(ARGV[5])
-local ANSWER_SECONDS = 600
-
 local kept = kept_answer(call('HGET', caller, slot))
 if kept and kept[1] == sequence then
   return { kept[2], kept[3], kept[4] }
@@ -21,5 +19,6 @@ end
 later('HSET', caller, slot, cmsgpack.pack({ sequence, now, first, answers }))
 write()
 call('EXPIRE', caller, ANSWER_SECONDS)
+end_orders(over)
 ring()
 return { now, first, answers }

@@ -1,13 +1,15 @@
--- Takes rows, phase by phase, and answers them with their payloads. use: base layout heads rows rules lanes
+-- Takes rows, phase by phase, and answers them with their payloads. use: base layout heads rows rules lanes orders
 --
 -- In: now, owner, limit, seconds, patience, max_lost, 1 for due rows first, most bytes of payload, and (msgpack) which
--- rows: classes, classes left out, queues, ids, ids left out; false: all.
+-- rows: classes, classes left out, queues, ids, ids left out; false: all. Then the owners whose orders end now, owners
+-- whose orders have ended, and channel and token of the order that shall stand where the reply is short (false: none).
 -- Out: the expiry, all ids as one text, their bodies; then, each after its number in that order: states, expiries
--- that differ, payloads that stand apart. Nil: nothing was taken, and after more such calls there may be something.
+-- that differ, payloads that stand apart, owners that differ. Nil: nothing was taken, and after more such calls there
+-- may be something.
 local owner, limit, expires = ARGV[2], tonumber(ARGV[3]), now + tonumber(ARGV[4])
 local patience, max_lost, due_first = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
 local max_bytes = tonumber(ARGV[8])
-local classes, without_classes, queues, only, without = unpack(cmsgpack.unpack(ARGV[9]))
+local classes, without_classes, queues, only, without, recalled, ended, order = unpack(cmsgpack.unpack(ARGV[9]))
 local WINDOW = 1000
 
 local filter = lane_filter(classes, without_classes, queues)
@@ -94,7 +96,7 @@ end
 
 -- ---- taking
 
-local ids, bodies, states, expiries, payloads, apart = {}, {}, {}, {}, {}, {}
+local ids, bodies, states, expiries, payloads, apart, owners = {}, {}, {}, {}, {}, {}, {}
 local bytes, full = 0, false
 local kind_taken = is_worker(owner) and 'W:' or 'H:'
 
@@ -185,7 +187,57 @@ local function fill(candidates, fresh)
   end
 end
 
-if only then
+-- Owners of orders that have ended, of whose tasks the server still keeps a note.
+local noted = {}
+
+-- The ids that these owners were handed, each at its number; none: an empty text.
+local function handed_to(names)
+  local handed = {}
+  for at, entry in ipairs(#names > 0 and try('HMGET', HANDED, unpack(names)) or {}) do
+    handed[at] = entry and read_handed(entry) or ''
+    if entry then
+      proven[HANDED] = true
+      noted[#noted + 1] = names[at]
+    end
+  end
+  return handed
+end
+
+-- What the owners of the orders that end now were handed, and still hold. No bound keeps it back: they have it.
+local function take_handed()
+  local handed = handed_to(recalled)
+  local rows = load(handed)
+  for at, id in ipairs(handed) do
+    local row = rows[id]
+    if row and row.active and row.owner == recalled[at] and row.expires then
+      bytes, skip[id] = bytes + #row.body - head_size(row.body), true
+      take(id, row.body, row.had_state and state_of(row), row.expires)
+      owners[#owners + 1] = format('%d', #ids - 1)
+      owners[#owners + 1] = row.owner
+    end
+  end
+  handed_to(ended)
+end
+
+-- End the orders of former calls, and have one stand for this call where it is short.
+local function stand()
+  if #recalled > 0 then
+    try('HDEL', ORDERS, unpack(recalled))
+  end
+  if order and is_worker(owner) and #ids < limit and not full then
+    local packed = cmsgpack.pack({
+      now + ORDER_SECONDS, expires - now, patience, order[1], order[2],
+      names_text(classes), names_text(without_classes), names_text(queues),
+    })
+    try('HSET', ORDERS, owner, packed)
+  end
+end
+
+take_handed()
+local room = limit - #ids
+if room <= 0 then
+  full = true
+elseif only then
   local fresh, due = named_ids()
   if due_first then
     fill(due)
@@ -205,8 +257,8 @@ elseif due_first then
     fill(merge({ R = U32 }, limit - #ids, filter, skip))
   end
 else
-  local fresh, places = merge({ R = U32 }, limit, filter, skip)
-  local due = #fresh < limit and due_ids()
+  local fresh, places = merge({ R = U32 }, room, filter, skip)
+  local due = #fresh < room and due_ids()
   if raised >= RAISES then
     write()
     return nil
@@ -216,7 +268,13 @@ else
     fill(due or due_ids())
   end
 end
+for _, name in ipairs(noted) do
+  later('HDEL', HANDED, name)
+end
 write()
+if #recalled > 0 or order then
+  unlogged(stand)
+end
 
 local taken_apart = {}
 for at, number in ipairs(apart) do
@@ -226,4 +284,4 @@ for at, payload in ipairs(fetch('HMGET', DATA, taken_apart)) do
   payloads[#payloads + 1] = format('%d', apart[at] - 1)
   payloads[#payloads + 1] = payload
 end
-return { format('%d', expires), table.concat(ids), bodies, states, expiries, payloads }
+return { format('%d', expires), table.concat(ids), bodies, states, expiries, payloads, owners }

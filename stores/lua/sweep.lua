@@ -1,4 +1,4 @@
--- Deletes archived tasks whose retention is over, with all that belongs to them, and old events. use: base layout
+-- Deletes archived tasks whose retention is over, with all that belongs to them, and old events. use: base layout orders
 --
 -- In: now, limit, seconds to keep tasks and events (empty: for ever). Out: tasks deleted, 1 where more is left.
 local limit, keep_tasks, keep_events = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -43,9 +43,33 @@ local function delete_tasks(ids)
   spread('ZREM', OVER, ids)
 end
 
+-- Forget orders of workers that are gone, and what they were handed: it comes due like all that they had.
+local function forget_orders()
+  local function drop(key, is_old)
+    local found, old = try('HRANDFIELD', key, limit, 'WITHVALUES') or {}, {}
+    for at = 1, #found, 2 do
+      if is_old(found[at], found[at + 1]) then
+        old[#old + 1] = found[at]
+      end
+    end
+    spread('HDEL', key, old)
+  end
+  unlogged(function()
+    drop(ORDERS, function(owner, packed)
+      local order = read_order(owner, packed)
+      return not order or is_over(order)
+    end)
+  end)
+  drop(HANDED, function(_, entry)
+    local _, expires = read_handed(entry)
+    return not expires or expires < now
+  end)
+end
+
 local tasks, events = old_ones(OVER, keep_tasks), old_ones(EVENT_TIMES, keep_events)
 expect(EVENTS, 'hash')
 delete_tasks(tasks)
 spread('HDEL', EVENTS, events)
 spread('ZREM', EVENT_TIMES, events)
+forget_orders()
 return { #tasks, more }

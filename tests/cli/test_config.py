@@ -7,6 +7,7 @@ import pytest
 from queue_runtime.config import explain, load_config, read_environment
 from queue_runtime.errors import ConfigError
 from queue_runtime.settings import PREFIX, SETTINGS, Setting
+from tests.cli.commands import run
 
 
 def problems(**variables: str) -> str:
@@ -421,3 +422,48 @@ def test_the_operations_page_has_every_setting_with_its_default(setting: Setting
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     name = setting.variable.removeprefix(PREFIX)
     assert f"| `{name}` | {setting.default_words or '-'} | {setting.rule.words} | {setting.sentence} |" in page
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "role"),
+    [
+        ("RETENTION_DAYS", "3", "sweep"),
+        ("HTTP_LEASE_SECONDS", "60", "api"),
+        ("MAX_BODY", "4096", "api"),
+        ("CRON_FILE", "/dev/null", "sweep"),
+    ],
+)
+def test_a_setting_that_no_role_of_this_process_looks_at_is_one_warning(
+    tmp_path: Path, setting: str, value: str, role: str
+) -> None:
+    if setting == "CRON_FILE":
+        value = str(tmp_path / "cron.toml")
+        Path(value).write_text("")
+    name = f"QUEUE_RUNTIME_{setting}"
+    others = ",".join({"api", "worker", "sweep"} - {role})
+    expected = (f"without effect, because QUEUE_RUNTIME_ROLES has no {role}: {name}",)
+    assert read_environment({name: value, "QUEUE_RUNTIME_ROLES": others}).warnings == expected
+    assert read_environment({name: value}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "truncated"),
+        (b"nonsense", "JSON is malformed"),
+        (b'{"silent": false}', "missing required field `uris`"),
+        (b'{"silent": false, "uris": ["ftp://x"]}', "uris[0] must begin with http"),
+        (b"[]", "Expected `object`"),
+    ],
+)
+def test_a_feed_policy_that_says_nothing_stops_the_start_with_the_name_of_its_setting(
+    tmp_path: Path, text: bytes, reason: str
+) -> None:
+    policy = tmp_path / "policy.json"
+    policy.write_bytes(text)
+    ended = run("serve", folder=tmp_path, variables={"FEED_POLICY_FILE": str(policy), "LISTEN": "127.0.0.1:0"})
+    assert ended.returncode == 2
+    (line,) = [one for one in ended.stderr.splitlines() if "FEED_POLICY" in one]
+    assert f"QUEUE_RUNTIME_FEED_POLICY_FILE: feed policy {policy} is malformed: " in line
+    assert reason in line
+    assert [one.name for one in tmp_path.iterdir()] == ["policy.json"]

@@ -106,3 +106,15 @@ def test_a_module_that_cannot_import_another_names_its_own_line(tmp_path: Path) 
     broken.write_text("\nimport no_such_module_at_all\n")
     with pytest.raises(ConfigError, match=r"broken\.py, line 2: ModuleNotFoundError"):
         load_registries([f"{broken}:registry"])
+
+
+def test_a_handler_with_a_bad_setting_is_named_with_its_own_place_and_the_setting(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.py"
+    path.write_text(GOOD.format(name="A").replace('task("A")', 'task("A", max_attempts=2.5, concurrency=0)'))
+    with pytest.raises(ConfigError) as caught:
+        load_registries([f"{path}:registry"])
+    place = f"QUEUE_RUNTIME_HANDLERS: {path}:registry: A ({path}: run, line 5)"
+    assert caught.value.problems == [
+        f"{place}: max_attempts must be a whole number from 1 to 2147483647, not 2.5",
+        f"{place}: concurrency must be a whole number from 1 to 2147483647, not 0",
+    ]

@@ -18,7 +18,7 @@ def test_a_store_that_cannot_be_used_is_one_sentence_and_exit_code_1(tmp_path: P
     ended = run("init", folder=tmp_path, variables={"SQLITE_PATH": "missing/queue.sqlite"})
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert line.startswith("queue-runtime: the store cannot be used: the folder ")
+    assert line.startswith("queue-runtime: the store cannot be used: QUEUE_RUNTIME_SQLITE_PATH: the folder ")
 
 
 @pytest.mark.parametrize(("store", "setting"), [("mysql", "MYSQL_SOCKET"), ("redis", "REDIS_URL")])

@@ -6,6 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_runtime.api import health
+from queue_runtime.errors import StoreUnavailable
+from queue_runtime.reload import Reloaded
 from queue_runtime.stats import Ending
 from tests.backends import Opened
 from tests.faulty_store import FaultyStore
@@ -154,3 +156,27 @@ async def test_without_the_role_api_the_queue_is_not_served_and_the_probes_are(o
         assert (await house.get("stats")).error == (404, "ERR_NOT_FOUND")
         for path in ("/healthz", "/readyz", "/metrics", "/api/worker/stats"):
             assert (await house.get(path)).status == 200
+
+
+async def test_a_reason_that_no_encoder_takes_is_told_all_the_same(opened: Opened) -> None:
+    class Odd(FaultyStore):
+        async def ping(self) -> None:
+            raise StoreUnavailable("ping", "/tmp/d\udcff/q.sqlite3: locked")
+
+    async with open_house(Odd(opened.store)) as house:
+        answer = await house.get("/readyz")
+        assert answer.status == 503
+        assert answer.body["reason"].endswith(r"/tmp/d\udcff/q.sqlite3: locked")
+        house.lifecycle.fault("settler", "half \udcff of a pair")
+        answer = await house.get("/readyz?verbose=1")
+        assert answer.status == 503
+        assert answer.body["reason"] == r"settler: half \udcff of a pair"
+        assert answer.body["details"]["faults"] == {"settler": r"half \udcff of a pair"}
+
+
+async def test_an_error_that_no_encoder_takes_is_in_the_envelope(opened: Opened) -> None:
+    async with open_house(opened.store) as house:
+        house.reloaded = Reloaded(problems=("half \udcff of a pair",))
+        answer = await house.post("reload")
+        assert answer.error == (422, "ERR_CONFIG")
+        assert answer.message == r"half \udcff of a pair"

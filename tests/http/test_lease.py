@@ -7,8 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
+from queue_runtime.api.lease import Gate
+from queue_runtime.doorbell import Doorbell
 from queue_runtime.store import Store
-from queue_runtime.task import Task
+from queue_runtime.task import MAX_LEASE_BYTES, Task
 from tests.backends import Opened
 from tests.clock import START, Clock
 from tests.faulty_store import FaultyStore
@@ -149,6 +151,27 @@ async def test_one_task_sends_one_waiting_caller_to_the_store_and_not_all(opened
         assert store.calls["lease"] <= 50 + 10
         house.lifecycle.stopping.set()
         assert [tasks for poll in waiting for tasks in await poll] == []
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{PEACH}"])
+async def test_a_reply_that_was_cut_at_its_size_is_no_sign_that_nothing_is_left(letter: str) -> None:
+    """A store answers with fewer tasks than asked for where their data are large; the next caller must look."""
+
+    def task(size: int) -> Task:
+        data = letter * (size // len(letter.encode()))
+        return Task(id=1, task_class="A", data_id=1, priority=0, date_created=0, date_modified=0, data=data)
+
+    for found, looks in (([task(MAX_LEASE_BYTES // 4)] * 3, 2), ([task(1000)] * 3, 1), ([], 1)):
+        gate, looked = Gate(Doorbell()), 0
+
+        async def take(found: list[Task] = found) -> list[Task]:
+            nonlocal looked
+            looked += 1
+            return found
+
+        assert await gate.look(take, 20) == found
+        await gate.look(take, 20)
+        assert looked == looks
 
 
 async def test_while_stopping_nothing_is_leased_and_long_polls_end(opened: Opened) -> None:

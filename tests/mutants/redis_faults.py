@@ -104,14 +104,14 @@ REDIS_FAULTS: tuple[Mutant, ...] = (
     ),
     lua(
         "patience is forgotten",
-        "fragments/layout",
+        "fragments/base",
         "return kind == 'W' and 1 + patience or 1",
         "return 1",
         "due_times",
     ),
     lua(
         "delays wait a second longer on Redis",
-        "fragments/layout",
+        "fragments/base",
         "if kind == 'D' then\n    return 0",
         "if kind == 'D' then\n    return 1",
         "due_times",
@@ -206,6 +206,6 @@ REDIS_FAULTS: tuple[Mutant, ...] = (
     lua("successes come back unasked", "retry", "(repeats or row.result ~= 0)", "true", "retry"),
     lua("a page repeats its last row", "list_active", "[1] <= id then", "[1] < id then", "lists"),
     lua("waiting rows count as held", "stats", "{ 'H', 'W' }", "{ 'D', 'B', 'H', 'W' }", "stats"),
-    lua("an enqueue rings no bell", "enqueue", "ring()\nreturn { now", "return { now", "changed"),
+    lua("an enqueue rings no bell", "enqueue", "end_orders(over)\nring()\n", "end_orders(over)\n", "changed"),
     lua("rows coming due are not told of", "changed", "{ 'D', 'B', 'H', 'W' }", "{}", "changed"),
 )

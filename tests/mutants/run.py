@@ -18,6 +18,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.mutants.handing_faults import HANDING_FAULTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.mysql_faults import MYSQL_FAULTS
 from tests.mutants.redis_faults import REDIS_FAULTS
@@ -100,6 +101,8 @@ def run_suite(mutant: Mutant, folder: str) -> int:
         "--assert=plain",
         f"--basetemp={folder}/tests",
     ]
+    if mutant.backend == "handing":
+        return int(pytest.main([*chosen, *(f"{ROOT}/tests/{name}" for name in mutant.caught_by)]))
     if mutant.backend == "streams":
         return int(pytest.main([*chosen, *map(_test_of_the_streams, mutant.caught_by)]))
     contract = ROOT / "tests" / "contract"
@@ -138,7 +141,7 @@ def main(names: Iterable[str]) -> None:
     """Run the faults of these names, or all of them."""
     wanted = set(names)
     load_libraries()
-    for mutant in (*NO_FAULT, *MUTANTS, *STREAMS_FAULTS):
+    for mutant in (*NO_FAULT, *MUTANTS, *STREAMS_FAULTS, *HANDING_FAULTS):
         if not wanted or mutant.name in wanted:
             code, tail = run_apart(mutant)
             print(json.dumps({"name": mutant.name, "code": code, "tail": tail}), flush=True)

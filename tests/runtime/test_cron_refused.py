@@ -103,3 +103,18 @@ async def test_a_new_file_asks_the_store_again_at_once(store: Narrow, clock: Clo
     assert await loop.look_once() == 0
     loop.replace([CronEntry("job", EVERY_SECOND, NewTask(task_class="A", data="short"))])
     assert await loop.look_once() == 1
+
+
+async def test_a_refused_slot_that_lies_ahead_after_the_clock_was_set_back_makes_no_hot_loop(
+    store: Narrow, clock: Clock
+) -> None:
+    """It is not waited for any more, so nobody is asked again for its sake."""
+    loop = loop_of(store, clock, large="x" * 101)
+    with pytest.raises(InvalidRequest):
+        await loop.look_once()
+    clock.advance(-10)
+    assert await loop.look_once() == 0
+    assert loop._wait() > 0.1
+    clock.advance(1)
+    with pytest.raises(InvalidRequest):
+        await loop.look_once()

@@ -109,6 +109,43 @@ async def test_an_outage_reaches_every_caller_of_the_round_as_an_error_of_its_ow
     assert len({id(error) for error in errors}) == 3
 
 
+async def test_a_store_that_goes_away_while_each_part_is_tried_alone_is_asked_once() -> None:
+    class Leaving(GatedStore):
+        async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
+            if len(tasks) == 1 and tasks[0].task_class == "B":
+                self.rounds.append(1)
+                raise StoreUnavailable("enqueue", "gone")
+            return await super().enqueue(tasks)
+
+    store = Leaving()
+    store.gate.set()
+    intake = Intake(store)
+    calls = [intake.enqueue([new(name)]) for name in ("A", "Bad", "B", "C", "D")]
+    async with serving(intake):
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert store.rounds == [5, 1, 1, 1]
+    assert isinstance(answers[0], list)
+    assert isinstance(answers[1], InvalidRequest)
+    assert [str(answer) for answer in answers[2:]] == ["enqueue: gone"] * 3
+    assert len({id(answer) for answer in answers[2:]}) == 3
+
+
+async def test_a_part_without_room_keeps_nobody_from_trying_alone() -> None:
+    class Narrow(GatedStore):
+        async def enqueue(self, tasks: Sequence[NewTask]) -> list[Task]:
+            if len(tasks) == 1 and tasks[0].task_class == "Large":
+                raise StoreFull("enqueue", "no room")
+            return await super().enqueue(tasks)
+
+    store = Narrow()
+    store.gate.set()
+    intake = Intake(store)
+    calls = [intake.enqueue([new(name)]) for name in ("Bad", "Large", "A")]
+    async with serving(intake):
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [InvalidRequest, StoreFull, list]
+
+
 async def test_callers_that_have_gone_away_break_no_round() -> None:
     store = GatedStore()
     async with serving(Intake(store)) as intake:

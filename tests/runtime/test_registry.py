@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+import math
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from queue_runtime.errors import ConfigError, InvalidRequest
 from queue_runtime.registry import PermanentFailure, Registry
+from queue_runtime.task import MAX_ATTEMPTS, U32
 
 if TYPE_CHECKING:
     from queue_runtime.registry import Context
@@ -129,6 +133,40 @@ def test_all_bad_settings_are_reported_together() -> None:
         Registry().task("A", timeout=0, max_attempts=0, concurrency=0, retry=-1)(typed)
     assert len(caught.value.problems) == 4
     assert all(problem.startswith(f"A ({__name__}.typed, line") for problem in caught.value.problems)
+
+
+NUMBERS_THAT_NO_CLOCK_AND_NO_STORE_TAKES = [math.nan, math.inf, -math.inf, -1, 2**32, 10**400, "1", [], True, 1j]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *(("timeout", value) for value in [*NUMBERS_THAT_NO_CLOCK_AND_NO_STORE_TAKES, 0, 0.0]),
+        *(("retry", value) for value in NUMBERS_THAT_NO_CLOCK_AND_NO_STORE_TAKES),
+        *((name, value) for name in ("max_attempts", "concurrency") for value in (0, -1, 2.5, 2.0, True, "3")),
+        *((name, value) for name in ("max_attempts", "concurrency") for value in (MAX_ATTEMPTS + 1, sys.maxsize)),
+        *((name, math.nan) for name in ("max_attempts", "concurrency")),
+        *(("finish_unsure", value) for value in (1, "no", 0.0)),
+    ],
+)
+@pytest.mark.parametrize("way", ["task", "fallback"])
+def test_a_setting_that_a_run_would_trip_over_is_refused_at_registration(way: str, setting: str, value: object) -> None:
+    settings: dict[str, Any] = {setting: value}
+    registry = Registry()
+    register: Any = registry.task("A", **settings) if way == "task" else partial(registry.fallback, **settings)
+    with pytest.raises(ConfigError) as caught:
+        register(typed)
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{'A' if way == 'task' else '*'} ({__name__}.typed, line")
+    assert f"): {setting} must be " in problem
+
+
+def test_the_last_values_that_are_allowed_are_taken() -> None:
+    registry = Registry()
+    registry.task("A", timeout=0.001, retry=0, max_attempts=1, concurrency=1, finish_unsure=True)(typed)
+    registry.task("B", timeout=U32, retry=U32, max_attempts=MAX_ATTEMPTS, concurrency=MAX_ATTEMPTS)(typed)
+    registry.task("C", retry=lambda failures: 0.5)(typed)
+    assert registry.classes == {"A", "B", "C"}
 
 
 def test_a_type_that_no_json_can_be_read_as_is_refused() -> None:

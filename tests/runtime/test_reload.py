@@ -338,7 +338,7 @@ async def test_a_fault_anywhere_changes_nothing_and_all_are_named(tmp_path: Path
         "QUEUE_RUNTIME_NONSENSE",
         "QUEUE_RUNTIME_GRACE_SECONDS",
         "QUEUE_RUNTIME_SWEEP_SECONDS",
-        str(process.cron_file),
+        "QUEUE_RUNTIME_CRON_FILE",
     ]
     assert (done.changed, done.needs_restart) == ((), ())
     assert asdict(process.current.config) == before

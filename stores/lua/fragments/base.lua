@@ -16,14 +16,16 @@
 --   last_id  the last id handed out                keys     idempotency key -> id of its first task
 --   events   event id -> what it was answered      event_times  event ids by time
 --   caller:<process>  the last answer of each of its enqueueing slots (enqueue.lua)
---   version, quiet    see bell.lua
+--   version, quiet    see bell.lua                 orders, handed   see orders.lua
 local P = KEYS[1]
 local BODY, DATA, HOLD, STATE, ENDED = P .. 'body', P .. 'data', P .. 'hold', P .. 'state', P .. 'ended'
 local ACTIVE, ARCHIVE, OVER = P .. 'active', P .. 'archive', P .. 'over'
 local ODD, FAILING, PAUSES = P .. 'odd', P .. 'failing', P .. 'pauses'
 local LAST_ID, KNOWN_KEYS, EVENTS, EVENT_TIMES = P .. 'last_id', P .. 'keys', P .. 'events', P .. 'event_times'
+local LANES = P .. 'lanes'
 
 local U32 = 4294967295
+local BOUND = '0000000000'
 local call, byte, sub, format = redis.call, string.byte, string.sub, string.format
 local now = tonumber(ARGV[1]) or tonumber(call('TIME')[1])
 
@@ -93,6 +95,24 @@ local function listed(lists, name)
     lists[name] = list
   end
   return list
+end
+
+-- Seconds from the expiry to the first second in which the row may be leased (task.due_at).
+local function grace_of(kind, patience)
+  if kind == 'D' then
+    return 0
+  end
+  return kind == 'W' and 1 + patience or 1
+end
+
+-- The first rows of the places of a queue, or of all queues (heads.lua).
+local function heads_key(kind, queue)
+  return P .. 'heads:' .. kind .. (queue and ':' .. queue or '')
+end
+
+-- A lane in the set `lanes`. No class has a NUL.
+local function lane_member(queue, class)
+  return class .. '\0' .. queue
 end
 
 local function set_of(list)

@@ -12,14 +12,8 @@
 --
 -- Beside the tree, the set `lanes` has class and queue of each lane in which a row stands, all of one score: who asks for
 -- a class finds its lanes there, however many queues have none. A lane may stay in it as long as its bound does.
-local BOUND = '0000000000'
-local LANES = P .. 'lanes'
 local KINDS = { 'R', 'D', 'B', 'H', 'W' }
 local ID_SIZE = 10
-
-local function heads_key(kind, queue)
-  return P .. 'heads:' .. kind .. (queue and ':' .. queue or '')
-end
 
 local function name_of(head)
   return sub(head, ID_SIZE + 1)
@@ -33,11 +27,6 @@ end
 -- Kind and queue of the heads of a queue's lanes; nil: the name is of something else.
 local function queue_of(name)
   return string.match(name, '^heads:([RDBHW]):(.*)$')
-end
-
--- A lane in the set `lanes`. No class has a NUL.
-local function lane_member(queue, class)
-  return class .. '\0' .. queue
 end
 
 -- The first and the last a class may have there, as a range by name.

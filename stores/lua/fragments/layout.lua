@@ -111,14 +111,6 @@ local function place_of(owner, expires, lane, priority)
   return (is_worker(owner) and 'W:' or 'H:') .. lane, expires
 end
 
--- Seconds from the expiry to the first second in which the row may be leased (task.due_at).
-local function grace_of(kind, patience)
-  if kind == 'D' then
-    return 0
-  end
-  return kind == 'W' and 1 + patience or 1
-end
-
 local function hold_of(owner, expires)
   if not owner and not expires then
     return ''
