@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from benchmarks.peers import BESIDE
-from benchmarks.sample import BARE_LUA, MYSQL_ALONE
+from benchmarks.sample import BARE_LUA, BARE_SQL, MYSQL_ALONE
 
 REDIS_PEERS = ("saq", "huey", "arq")
 
@@ -59,6 +59,7 @@ MYSQL = (
     Aim("drain, 100 slots, over row by row, 10 connections", "drain", "100", "rate", 8.0, True,
         ("row by row, 10 connections",)),
     Aim("drain, 100 slots, over pgqueuer", "drain", "100", "rate", 1.0, True, ("pgqueuer",)),
+    Aim("drain, 100 slots, share of the store's bare statements", "drain", "100", "rate", None, True, (BARE_SQL,)),
     Aim("drain, 100 slots, over 4 times the tuned Go worker (scaled by pgqueuer)", "drain", "100", "rate",
         4 * GO_WORKER["pgqueuer"], True, ("pgqueuer",)),
     Aim("drain, 100 slots, over 4 times the tuned Go worker (scaled by huey)", "drain", "100", "rate",

@@ -9,7 +9,7 @@ from msgspec import Struct
 from benchmarks import delegation, http_rate, workloads
 from benchmarks.backends import Backend, RecordAlone, Subject
 from benchmarks.peers import Peers, setting
-from benchmarks.sample import BARE_LUA, MYSQL_ALONE, OURS
+from benchmarks.sample import BARE_LUA, BARE_SQL, MYSQL_ALONE, OURS
 
 WORKLOADS = (
     *("drain", "processes", "enqueue", "http", "cycle", "pickup", "delay", "backlog", "idle", "crash"),
@@ -25,8 +25,10 @@ NOT_CONCURRENT = frozenset({"huey", "dramatiq", "celery", "rq"})
 PEER_DRAIN_SECONDS = 30
 """A peer that has not drained its tasks by then is measured by what it did."""
 
-BARE_LUA_SLOTS = 100
-"""The drain on Redis beside which a bare Lua loop stands: its batches are as large as that many slots make them."""
+BARE_SLOTS = 100
+"""The drain beside which a bare loop stands: its batches are as large as that many slots make them."""
+
+BARE_LOOPS = {"mysql": (BARE_SQL, workloads.bare_sql), "redis": (BARE_LUA, workloads.bare_lua)}
 
 ROW_BY_ROW = {1: (1,), 10: (10,), 100: (1, 10)}
 """Slots of a drain on MySQL, and the connections of the one-row-at-a-time drains that stand beside it."""
@@ -110,9 +112,9 @@ class Plan:
             if self._backend.name == "mysql":
                 for connections in ROW_BY_ROW.get(slots, ()):
                     yield self._row_by_row(str(slots), connections)
-            if self._backend.name == "redis" and slots == BARE_LUA_SLOTS:
-                measure = partial(workloads.bare_lua, subject=Subject(self._backend), count=count)
-                yield Measurement("drain", str(slots), BARE_LUA, measure)
+            if slots == BARE_SLOTS and self._backend.name in BARE_LOOPS:
+                name, loop = BARE_LOOPS[self._backend.name]
+                yield Measurement("drain", str(slots), name, partial(loop, subject=Subject(self._backend), count=count))
             for name in self._names:
                 sizes = ("--setting", setting(name, slots), "--n", str(count), "--cap", str(PEER_DRAIN_SECONDS))
                 yield from self._theirs("drain", str(slots), (name,), "w2", *sizes)

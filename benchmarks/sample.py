@@ -15,6 +15,10 @@ BARE_LUA = "bare Lua loop"
 """What stands beside our drain on Redis: the same work without a runtime (bare_lua.py)."""
 
 
+BARE_SQL = "bare SQL loop"
+"""The same on MySQL (bare_sql.py)."""
+
+
 class Sample(Struct, frozen=True):
     """`variant` is what was varied within the workload: slots, enqueue mode, server. `values` are named figures.
 

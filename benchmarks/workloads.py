@@ -58,6 +58,18 @@ def bare_lua(folder: Path, *, subject: Subject, count: int) -> dict[str, float]:
     return figures
 
 
+def bare_sql(folder: Path, *, subject: Subject, count: int) -> dict[str, float]:
+    """The same drain by the bare statements of the store, on the same server, without the runtime."""
+    runtime = Runtime(folder, subject)
+    fill(runtime, "load", count)
+    command = [sys.executable, "-m", "benchmarks.bare_sql"]
+    with running(command, folder / "bare_sql.log", env=runtime.environment(), cwd=ROOT) as child:
+        figures = _race(runtime, [child], count)
+        if code := child.process.wait(DRAIN_SECONDS):
+            raise RuntimeError(f"bare_sql ended with {code}:\n{child.tail()}")
+    return figures
+
+
 def processes(folder: Path, *, subject: Subject, workers: int, count: int, slots: int = 100) -> dict[str, float]:
     """Several processes on one queue, which is paused until all are ready; measured from when all of them run tasks."""
     runtime = Runtime(folder, subject, {"SLOTS": str(slots)})

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from queue_runtime.store import Routes
 from queue_runtime.task import U32, Pause, PauseKind
-from stores.mysql_driver import Row
+from stores.mysql_driver import Answer, Row
 from stores.mysql_head import Head
 from stores.mysql_left import REMEMBERED, Lefts, Place
 from stores.mysql_session import Session
@@ -38,6 +38,7 @@ _ID, _PRIORITY, _CLASS, _QUEUE, _EXPIRES, _DUE = range(6)
 """Places in the `candidate_columns` and what follows them."""
 
 _HEAD: tuple[int, int] = (-1, 0)
+_DUE_FIRST: tuple[int, int] = (-1, 0)
 _DUE_HEAD = EXAMINED - WINDOW
 """How many due rows are looked at from the beginning; the rest of EXAMINED where the last call stopped."""
 
@@ -120,6 +121,8 @@ class Candidates:
         self.head = Head()
         self.hurry = False
         """whether the last walk stopped at its bound with too little, so that the next lease should come soon"""
+        self.nothing_due = False
+        """whether the last look of phase 2 found nothing"""
         self.pauses: list[Pause] = []
         """as the last lease saw them; the next one begins as if they still were so"""
 
@@ -186,17 +189,29 @@ class Candidates:
         rows = await session.rows("ready_of_classes", names=wanted.classes or (), limit=limit, **wanted.values)
         return _passing([row for row in rows if row[_ID] not in without], wanted)[:count]
 
+    @staticmethod
+    def first_due(session: Session, wanted: LeaseFilter, without: Collection[int], count: int) -> list[str]:
+        """The statements that `due` begins with for so many rows: their answers may be had in an earlier trip."""
+        return _due_statements(session, _asked(wanted, without, session.now, count), _DUE_FIRST, _DUE_HEAD)
+
     async def due(
-        self, session: Session, wanted: LeaseFilter, without: Collection[int], now: int, count: int
+        self,
+        session: Session,
+        wanted: LeaseFilter,
+        without: Collection[int],
+        now: int,
+        count: int,
+        *,
+        first: Sequence[Answer] = (),
     ) -> list[Place]:
-        """Up to `count` rows of phase 2, in its order: first those due longest, by priority among WINDOW."""
-        asked = {
-            "now": now,
-            "without": without or NO_ID,
-            "count": WINDOW if wanted.by_queue else count,
-            **wanted.values,
-        }
-        found, place, at_end = await self._due_step(session, wanted, asked, (-1, 0), _DUE_HEAD)
+        """Up to `count` rows of phase 2, in its order: first those due longest, by priority among WINDOW.
+
+        `first` are the answers of `first_due`.
+        """
+        asked = _asked(wanted, without, now, count)
+        answers = first or await session.trip(*_due_statements(session, asked, _DUE_FIRST, _DUE_HEAD))
+        found, place, at_end = _due_found(answers, wanted, _DUE_HEAD)
+        self.nothing_due = at_end and not found
         if len(found) >= count or at_end:
             self._due_left.done(wanted)
             return found[:count]
@@ -204,20 +219,32 @@ class Candidates:
             rows = await session.rows("due_of_classes", names=wanted.classes, **asked)
             return _passing(rows, wanted)[:count]
         start = self._due_left.resume(wanted, place)
-        more, place, at_end = await self._due_step(session, wanted, asked, start, EXAMINED - _DUE_HEAD)
+        answers = await session.trip(*_due_statements(session, asked, start, EXAMINED - _DUE_HEAD))
+        more, place, at_end = _due_found(answers, wanted, EXAMINED - _DUE_HEAD)
         soon = self._due_left.stopped(wanted, place, at_end=at_end, found=bool(more))
         self.hurry = self.hurry or (soon and len(found) + len(more) < count)
         return (found + more)[:count]
 
-    @staticmethod
-    async def _due_step(
-        session: Session, wanted: LeaseFilter, asked: Mapping[str, Value], start: Place, limit: int
-    ) -> tuple[list[Place], Place, bool]:
-        """What passes among so many rows from a place on; where that ends, and whether there are no more."""
-        part = {"now": asked["now"], "after_expires": start[0], "after_id": start[1], "limit": limit}
-        rows, ends = await session.trip(session.fill("due_step", **{**asked, **part}), session.fill("due_end", **part))
-        examined, last = (int(number) for number in ends.rows[0])
-        return _passing(rows.rows, wanted), (last >> 32, last & U32), examined < limit
+
+def _asked(wanted: LeaseFilter, without: Collection[int], now: int | Sql, count: int) -> dict[str, Value]:
+    return {
+        "now": now,
+        "without": without or NO_ID,
+        "count": WINDOW if wanted.by_queue else count,
+        **wanted.values,
+    }
+
+
+def _due_statements(session: Session, asked: Mapping[str, Value], start: Place, limit: int) -> list[str]:
+    part = {"now": asked["now"], "after_expires": start[0], "after_id": start[1], "limit": limit}
+    return [session.fill("due_step", **{**asked, **part}), session.fill("due_end", **part)]
+
+
+def _due_found(answers: Sequence[Answer], wanted: LeaseFilter, limit: int) -> tuple[list[Place], Place, bool]:
+    """What passes among so many rows from a place on; where that ends, and whether there are no more."""
+    rows, ends = answers
+    examined, last = (int(number) for number in ends.rows[0])
+    return _passing(rows.rows, wanted), (last >> 32, last & U32), examined < limit
 
 
 def _passing(rows: Sequence[Row], wanted: LeaseFilter) -> list[Place]:

@@ -1,7 +1,7 @@
-"""The only module that knows aiomysql and asyncmy: one connection, one trip, the results of all its statements.
+"""The only module that knows aiomysql and asyncmy, with mysql_aiomysql.py: one connection, one trip, the results of all
+its statements.
 
-Both drivers read rows in the text protocol. aiomysql is the default; asyncmy (extra `fast`) decodes them several
-times faster.
+Both drivers read rows in the text protocol. aiomysql is the default; asyncmy (extra `fast`) decodes them faster.
 """
 
 import asyncio
@@ -143,13 +143,15 @@ def _never_plain(driver: type[Any]) -> type[Any]:
 async def _aiomysql(settings: MysqlSettings) -> Connection:
     import aiomysql  # noqa: PLC0415  only the chosen driver is loaded
 
+    from stores.mysql_aiomysql import Connection as QuickConnection  # noqa: PLC0415
+
     class QuietCursor(aiomysql.Cursor):  # type: ignore[misc]
         """Asks for no warnings: each would cost a trip."""
 
         async def _show_warnings(self, conn: object) -> None:
             return None
 
-    raw = _never_plain(aiomysql.Connection)(**_arguments(settings))
+    raw = _never_plain(QuickConnection)(**_arguments(settings))
     await raw._connect()
     return Connection(raw, QuietCursor)
 

@@ -22,8 +22,8 @@ from queue_runtime.task import (
 from stores.lease_request import LeaseRequest
 from stores.ledger import attempt_entry, ended_task
 from stores.mysql_candidates import NO_ID, WINDOW, Candidates, LeaseFilter, of_ids
-from stores.mysql_driver import Row
-from stores.mysql_head import START, RowPlace, place_of
+from stores.mysql_driver import Answer, Row
+from stores.mysql_head import START, Glance, RowPlace
 from stores.mysql_ledger import archived_literal, attempts, valid_ids, with_fresh_extras
 from stores.mysql_left import Place
 from stores.mysql_pauses import pauses_of
@@ -81,6 +81,8 @@ class _Leasing:
         """after which place phase 1 begins"""
         self._last: RowPlace | None = None
         """up to which place it may pick without a glance"""
+        self._depth = 0
+        """how many rows the last glance was asked to look at"""
         self._without = frozenset(valid_ids(request.without))
         self._now = 0
         self._bytes = 0
@@ -117,16 +119,16 @@ class _Leasing:
             return await self.run()
         if self._request.limit <= 0 or wanted.passes_nothing or Pause(PauseKind.ALL) in pauses:
             return []
-        await self._pick(wanted, answers[-1].rows if first else None)
-        return await self._take()
+        await self._pick(wanted, answers[len(gates) :])
+        return await self._take(wanted)
 
     def _filter(self, pauses: Collection[Pause]) -> LeaseFilter:
         asked = self._request
         return LeaseFilter.of(asked.classes, asked.without_classes, asked.queues, pauses, self._session.options.routes)
 
     async def _first_pick(self, wanted: LeaseFilter) -> list[str]:
-        """The first statement of phase 1, where the lease begins with that; the look at named rows, where these are
-        asked for."""
+        """What the lease begins with: the first look at what is due and the first statement of phase 1, or the look at
+        named rows, where these are asked for."""
         request = self._request
         session = self._session
         if request.limit <= 0 or wanted.passes_nothing or Pause(PauseKind.ALL) in self._candidates.pauses:
@@ -134,18 +136,27 @@ class _Leasing:
         if request.only is not None:
             ids = valid_ids(request.only)
             return [session.fill("candidates_of", ids=ids, now=session.now)] if ids else []
-        if request.due_first:
-            return []
         if self._dispatch:
             self._front = self._head.front(wanted)
+        if not request.due_first:
+            return [await self._first_ready(wanted)]
+        due = self._candidates.first_due(session, wanted, self._without, request.limit)
+        if not self._candidates.nothing_due:  # rows that are ready would be locked in vain
+            return due
+        return [*due, await self._first_ready(wanted)]
+
+    async def _first_ready(self, wanted: LeaseFilter) -> str:
+        limit = self._request.limit
         if await self._picks_at_once(wanted):
-            return [self._take_ready(request.limit)]
+            return self._take_ready(limit)
         if self._glances(wanted):
-            self._last = self._head.last(wanted, request.limit)
-            if self._last is None:
-                return [self._glance(wanted, request.limit)]
-            return [self._take_head(wanted, request.limit, self._last)]
-        return [self._candidates.first_step(session, request.limit)]
+            self._last = self._head.last(wanted, limit)
+            if self._last is not None:
+                return self._take_head(wanted, limit, self._last)
+            if not self._head.deep:
+                self._front = START
+            return self._glance(wanted, limit)
+        return self._candidates.first_step(self._session, limit)
 
     async def _picks_at_once(self, wanted: LeaseFilter) -> bool:
         """Whether phase 1 is one statement that picks and locks."""
@@ -164,12 +175,14 @@ class _Leasing:
         seen = self._without | self._seen or NO_ID
         return self._session.fill(statement, front_priority=priority, front_id=task_id, without=seen, **values)
 
-    async def _pick(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:
+    async def _pick(self, wanted: LeaseFilter, first: Sequence[Answer]) -> None:
         if self._request.only is not None:
-            ready, due = of_ids(wanted, first or (), self._without)
+            ready, due = of_ids(wanted, first[0].rows if first else (), self._without)
             phases: list[Phase] = [partial(self._lock, "lock_ready", ready), partial(self._lock, "lock_due", due)]
         else:
-            phases = [partial(self._ready, wanted, first), partial(self._due, wanted)]
+            looks = 2 if self._request.due_first else 0  # the statements of first_due
+            ready_rows = first[looks].rows if len(first) > looks else None
+            phases = [partial(self._ready, wanted, ready_rows), partial(self._due, wanted, first[:looks])]
         for phase in reversed(phases) if self._request.due_first else phases:
             if self._room > 0:
                 self._tries, self._stride = _PICKS, self._room
@@ -196,24 +209,29 @@ class _Leasing:
             if rows is None:
                 (answer,) = await self._session.trip(self._take_ready(room))
                 rows = answer.rows
+            rows = rows[:room]
             await self._sift(rows)
             if self._front == START:
                 if len(rows) < room:
                     return
                 self._head.looked(wanted)
-            self._move_on(rows)
+            self._move_on(wanted, rows)
             rows, self._front = None, START
 
-    def _move_on(self, rows: Sequence[Row]) -> None:
+    def _move_on(self, wanted: LeaseFilter, rows: Sequence[Row]) -> None:
         if self._dispatch and rows:
-            self._head.took(max((row[PRIORITY], row[ID]) for row in rows))
+            self._head.took(wanted, max((row[PRIORITY], row[ID]) for row in rows))
 
     def _glances(self, wanted: LeaseFilter) -> bool:
         """Whether phase 1 begins with a look at the head of the queue."""
         return self._session.server.skips_locked and not wanted.by_queue
 
     def _glance(self, wanted: LeaseFilter, room: int) -> str:
-        return self._session.fill("glance", depth=_depth(room), **wanted.values)
+        self._depth = _depth(room)
+        priority, task_id = self._front
+        return self._session.fill(
+            "glance", depth=self._depth, front_priority=priority, front_id=task_id, **wanted.values
+        )
 
     async def _from_the_head(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> bool:
         """Where the head of the queue has enough for the filter, pick and lock there; whether phase 1 is done with it.
@@ -221,30 +239,45 @@ class _Leasing:
         `first`: what the first trip has picked where an earlier glance still holds, else a glance.
 
         Never beyond the rows that were glanced at: a locking pick that has to search locks what it steps over. Unlike
-        candidates, its rows are not those that the other processes pick at the same moment.
+        candidates, its rows are not those that the other processes pick at the same moment. It goes on where the last
+        lease stopped, and begins at the head where there is too little behind that.
         """
+        if first is None and self._front != START:
+            self._last = self._head.last(wanted, self._room)
+            if self._last is not None:
+                (answer,) = await self._session.trip(self._take_head(wanted, self._room, self._last))
+                first = answer.rows
         if self._last is not None and first is not None:
-            await self._sift(first)
-            self._move_on(first)
+            await self._keep(wanted, first[: self._room])
             if self._room <= 0:
+                return True
+            first, self._front = None, START
+        if self._front != START and (first is not None or self._head.deep):
+            if await self._glanced(wanted, first) and self._room <= 0:
                 return True
             first = None
         self._front = START
+        return await self._glanced(wanted, first)
+
+    async def _glanced(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> bool:
+        """Glance (or use the answer `first`), and pick what was seen. False: that was too little, and not all."""
         room = self._room
         if first is None:
             (answer,) = await self._session.trip(self._glance(wanted, room))
             first = answer.rows
-        count, passing, number = (int(number) for number in first[0])
-        at_end = count < _depth(room)
-        if passing < room and not at_end:
+        seen = Glance.of(first[0], depth=self._depth)
+        if seen.passing < room and not seen.at_end:
             return False
-        last = place_of(number)
-        self._head.looked(wanted, last=last, left=passing - room)
-        if passing:
-            (answer,) = await self._session.trip(self._take_head(wanted, room, last))
-            await self._sift(answer.rows)
-            self._move_on(answer.rows)
-        return at_end or self._room <= 0
+        self._head.glanced(wanted, seen, taken=room, from_start=self._front == START)
+        if seen.passing:
+            self._front = seen.before  # nothing that passes is before it
+            (answer,) = await self._session.trip(self._take_head(wanted, room, seen.last))
+            await self._keep(wanted, answer.rows)
+        return seen.at_end or self._room <= 0
+
+    async def _keep(self, wanted: LeaseFilter, rows: Sequence[Row]) -> None:
+        await self._sift(rows)
+        self._move_on(wanted, rows)
 
     async def _from_candidates(self, wanted: LeaseFilter, first: Sequence[Row] | None) -> None:
         """Search without locks, then lock what was found."""
@@ -257,15 +290,16 @@ class _Leasing:
                 return
             count, first = self._more(count), None
 
-    async def _due(self, wanted: LeaseFilter) -> None:
+    async def _due(self, wanted: LeaseFilter, first: Sequence[Answer] = ()) -> None:
+        """`first`: the answers of `first_due`, where they were had in an earlier trip."""
         count = self._room
         while self._wants_more:
             seen = self._without | self._seen
-            places = await self._candidates.due(self._session, wanted, seen, self._now, count)
+            places = await self._candidates.due(self._session, wanted, seen, self._now, count, first=first)
             await self._lock("lock_due", places)
             if len(places) < count:
                 return
-            count = self._more(count)
+            count, first = self._more(count), ()
 
     @property
     def _wants_more(self) -> bool:
@@ -350,8 +384,8 @@ class _Leasing:
         entry = attempt_entry(kind, Failure(message), failures=row[FAILURES], owner=row[OWNER], now=self._now)
         self._attempts.append((row[ID], entry))
 
-    async def _take(self) -> list[Task]:
-        """Write everything, and commit."""
+    async def _take(self, wanted: LeaseFilter) -> list[Task]:
+        """Write everything, and commit. Where the next lease would have to glance first, that goes along."""
         statements, tasks = self._takings()
         statements += self._endings()
         if self._lost:
@@ -360,8 +394,21 @@ class _Leasing:
         created = {row[ID]: row[CREATED] for row in (*self._lost, *self._failed)}
         statements += attempts(self._session, self._attempts, created)
         if statements:
-            await self._session.commit(*statements)
+            glances = self._next_glance(wanted)
+            answers = await self._session.commit(*glances, *statements)
+            if glances:
+                seen = Glance.of(answers[0].rows[0], depth=self._depth)
+                self._head.glanced(wanted, seen, taken=0, from_start=False)
         return tasks
+
+    def _next_glance(self, wanted: LeaseFilter) -> list[str]:
+        """The glance from behind what is leased now, where the lease loop is going to need it."""
+        if not self._dispatch or self._room > 0 or not self._glances(wanted) or wanted.passes_all:
+            return []
+        self._front = self._head.front(wanted)
+        if self._front == START or self._head.has(self._request.limit):
+            return []
+        return [self._glance(wanted, self._request.limit)]
 
     def _takings(self) -> tuple[list[str], list[Task]]:
         owner, asked = self._request.owner, self._now + self._request.seconds

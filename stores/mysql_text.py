@@ -55,6 +55,8 @@ def literal(value: Value) -> str:
         return f"X'{value.hex()}'"
     if isinstance(value, int):  # bool, IntEnum
         return str(int(value))
+    if set(map(type, value)) == {int}:  # ids, of which a statement may have hundreds
+        return ",".join(map(str, value))
     return ",".join([literal(one) for one in value]) or "NULL"
 
 

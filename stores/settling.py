@@ -43,7 +43,8 @@ def _settle(ledger: Ledger, settlement: Settlement, followups: list[tuple[NewTas
         row = replace(row, lost_count=0)
     match settlement.outcome:
         case Complete(duration_us, children):
-            followups.extend((child, row.priority) for child in children)
+            if children:  # a generator for each outcome would be dear
+                followups.extend((child, row.priority) for child in children)
             return Settled(Verdict.SETTLED, ledger.archive(row, Result.SUCCESS, duration_us))
         case Fail(failure):
             ledger.remember(row, AttemptKind.FAILURE, failure)

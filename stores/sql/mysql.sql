@@ -234,11 +234,14 @@ ORDER BY a.priority, a.id;
 (:every_class OR CAST(taskClass AS BINARY) IN (:classes)) AND CAST(taskClass AS BINARY) NOT IN (:not_classes)
 
 -- name: glance
--- In: depth, a filter of classes. Out: how many rows the head of the queue has up to this depth, how many of them are
--- ready and pass, and the place of the last (priority * 2^32 + id). No locks.
-SELECT COUNT(*), COALESCE(SUM(leaseExpires IS NULL AND {of_classes}), 0), COALESCE(MAX(priority * 4294967296 + id), 0) FROM (
+-- In: depth, a filter of classes, and the place after which it begins. Out: how many rows the queue has from there up
+-- to this depth, how many of them are ready and pass, the place of the first that does (priority * 2^32 + id), and that
+-- of the last of all. No locks.
+SELECT COUNT(*), COALESCE(SUM(leaseExpires IS NULL AND {of_classes}), 0),
+    COALESCE(MIN(IF(leaseExpires IS NULL AND {of_classes}, priority * 4294967296 + id, NULL)), 1),
+    COALESCE(MAX(priority * 4294967296 + id), 0) FROM (
     SELECT id, priority, taskClass, leaseExpires FROM {worker}.worker_activetask FORCE INDEX (key_owner)
-    WHERE leaseOwner IS NULL ORDER BY priority, id LIMIT :depth
+    WHERE leaseOwner IS NULL AND {further} ORDER BY priority, id LIMIT :depth
 ) head;
 
 -- name: take_head

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.aims import AIMS
 from benchmarks.peers import BESIDE, REQUIREMENTS, Peers, setting
 from benchmarks.plan import WORKLOADS, Measurement, Options, Plan, subjects
-from benchmarks.sample import BARE_LUA, MYSQL_ALONE, OURS
+from benchmarks.sample import BARE_LUA, BARE_SQL, MYSQL_ALONE, OURS
 
 STORES = tuple(BESIDE)
 
@@ -50,13 +50,14 @@ def test_without_drivers_no_peer_is_measured(store: str) -> None:
 def test_mysql_is_measured_with_both_drivers_and_beside_single_rows() -> None:
     drains = [one.contender for one in planned("mysql") if (one.work, one.variant) == ("drain", "100")]
     single = ["row by row, 1 connection", "row by row, 10 connections"]
-    assert drains == [OURS, f"{OURS}, asyncmy", *single, "pgqueuer", "procrastinate", "huey"]
+    assert drains == [OURS, f"{OURS}, asyncmy", *single, BARE_SQL, "pgqueuer", "procrastinate", "huey"]
 
 
-def test_redis_is_measured_beside_a_bare_loop_where_slots_are_its_batch() -> None:
-    beside = [(one.work, one.variant) for one in planned("redis", peers=False) if one.contender == BARE_LUA]
+@pytest.mark.parametrize(("store", "loop"), [("mysql", BARE_SQL), ("redis", BARE_LUA)])
+def test_a_bare_loop_stands_beside_the_drain_where_slots_are_its_batch(store: str, loop: str) -> None:
+    beside = [(one.work, one.variant) for one in planned(store, peers=False) if one.contender == loop]
     assert beside == [("drain", "100")]
-    assert BARE_LUA not in {one.contender for store in ("sqlite", "mysql") for one in planned(store)}
+    assert loop not in {one.contender for other in STORES if other != store for one in planned(other)}
 
 
 def test_the_streams_are_measured_beside_their_record_alone() -> None:

@@ -106,7 +106,7 @@ def syntax_error_without_text() -> SyntaxError:
         lambda: Yield(math.nan),
         lambda: Yield(None),  # type: ignore[arg-type]
         lambda: Unknown(-math.inf),
-        lambda: Retry(5, reason=OddText("why")),
+        lambda: Retry(1000, reason=OddText("why")),
     ],
 )
 async def test_an_exception_of_which_no_outcome_can_be_made_is_one_temporary_failure(
