@@ -8,6 +8,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     ConnectionError,
+    InvalidResponse,
     MasterDownError,
     MovedError,
     NoPermissionError,
@@ -15,6 +16,7 @@ from redis.exceptions import (
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
+    ResponseError,
     TimeoutError,
     TryAgainError,
 )
@@ -54,6 +56,9 @@ _DAMAGE = re.compile(r"WRONGTYPE|user_script|not an integer|not a valid float")
 MEND = "run `queue-runtime doctor --store --repair`"
 
 _MISSING_COMMAND = re.compile(r"unknown (?:Redis )?command", re.IGNORECASE)
+
+_OURS = re.compile(r"wrong number of|syntax error|unbalanced quotes|invalid multibulk|invalid bulk", re.IGNORECASE)
+"""What a server says of a command that we have written wrong."""
 
 _OTHERS = frozenset({"OOM", "NOSCRIPT", "FULL", "SUPERSEDED"})
 
@@ -120,12 +125,14 @@ def translate(operation: str, error: RedisError) -> QueueRuntimeError | None:
 
 
 def translate_damage(operation: str, error: RedisError) -> StoreUnavailable | None:
-    """What else a server's error means where it is about the queue's own keys; None: a fault of our own."""
+    """What else a server's error means, of the queue's own keys or of none that we know; None: a fault of our own."""
     words = " ".join(str(error).split())
     if _MISSING_COMMAND.search(words):
         return StoreUnavailable(operation, f"the server lacks a command that the queue needs ({words})")
     if _DAMAGE.search(words):
         return Damaged(operation, f"the queue is damaged, {MEND} ({words})")
+    if isinstance(error, ResponseError | InvalidResponse) and not _OURS.search(words):
+        return Cut(operation, f"the server, or somebody in between, answered: {words}")  # it may have happened
     return None
 
 

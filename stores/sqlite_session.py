@@ -52,8 +52,7 @@ class Session:
         self.unwanted: Callable[[], bool] = lambda: False
         """whether nobody waits for what is read now"""
         self._until = 0.0
-        # SQLite follows links before it names the side files
-        main = connection.execute("PRAGMA database_list").fetchone()[2]
+        main = os.path.realpath(path)  # SQLite follows links before it names the side files
         self._files = [(file, _identity(file)) for file in (str(path), f"{main}-wal", f"{main}-shm")]
 
     def now(self) -> int:

@@ -7,6 +7,7 @@ from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     ConnectionError,
+    InvalidResponse,
     MovedError,
     NoScriptError,
     OutOfMemoryError,
@@ -81,6 +82,17 @@ def test_a_queue_that_is_not_as_it_was_written_is_an_outage_with_its_reason(mess
     found = translate_damage("lease", ResponseError(message))
     assert isinstance(found, StoreUnavailable)
     assert words in found.reason
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ResponseError("upstream failure"), ResponseError("EVENTUALLY maybe"), InvalidResponse("Protocol Error: b'x'")],
+)
+def test_an_answer_that_nobody_knows_leaves_the_outcome_open(error: RedisError) -> None:
+    """Proxies have words of their own: a success must not become a failure for them, nor a process end."""
+    found = translate_damage("settle", error)
+    assert isinstance(found, Cut)
+    assert str(error) in found.reason
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), builtins.TimeoutError(), ConnectionError(), OSError()])

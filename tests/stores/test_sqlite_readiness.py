@@ -1,6 +1,7 @@
 """What `ping` says while nothing can be written, and when the file is not the one of its path any more."""
 
 import asyncio
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -206,3 +207,14 @@ async def test_a_file_that_comes_back_under_its_name_serves_again(path: Path, st
     await asyncio.to_thread(aside.rename, path)
     assert len(await store.enqueue([NewTask(task_class="A")])) == 1
     await store.ping()
+
+
+async def test_a_path_may_be_no_text(tmp_path: Path) -> None:
+    """File names are bytes."""
+    path = tmp_path / os.fsdecode(b"queue-\xff.sqlite3")
+    async with open_store(path) as store:
+        (row,) = await store.enqueue([NewTask(task_class="A")])
+        assert await store.get([row.id]) == [row]
+        beside(path, "-wal").unlink()
+        with pytest.raises(StoreUnavailable, match="-wal: the file was removed"):
+            await store.enqueue([NewTask(task_class="A")])
