@@ -213,8 +213,8 @@ async def test_a_path_may_be_no_text(tmp_path: Path) -> None:
     """File names are bytes."""
     path = tmp_path / os.fsdecode(b"queue-\xff.sqlite3")
     async with open_store(path) as store:
-        (row,) = await store.enqueue([NewTask(task_class="A")])
-        assert await store.get([row.id]) == [row]
+        await store.enqueue([NewTask(task_class="A")])
+        assert (await store.stats()).active == 1
         beside(path, "-wal").unlink()
         with pytest.raises(StoreUnavailable, match="-wal: the file was removed"):
             await store.enqueue([NewTask(task_class="A")])
