@@ -52,7 +52,9 @@ class Session:
         self.unwanted: Callable[[], bool] = lambda: False
         """whether nobody waits for what is read now"""
         self._until = 0.0
-        main = os.path.realpath(path)  # SQLite follows links before it names the side files
+        # the side files are made by the first look, where the file is a copy that was made without them
+        patiently(lambda: connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall())
+        main = os.path.realpath(path)  # SQLite follows links before it names them
         self._files = [(file, _identity(file)) for file in (str(path), f"{main}-wal", f"{main}-shm")]
 
     def now(self) -> int:

@@ -30,6 +30,20 @@ async def test_a_name_that_is_too_long_is_refused_in_words(tmp_path: Path) -> No
             pass
 
 
+async def test_a_copy_without_side_files_is_opened(path: Path) -> None:
+    """As `VACUUM INTO` and the backup of sqlite3's shell make it."""
+    async with open_store(path) as store:
+        await store.enqueue([NewTask(task_class="A")])
+        with closing(sqlite3.connect(path)) as before, closing(sqlite3.connect(path.with_name("backup"))) as backup:
+            before.execute("VACUUM INTO ?", (str(path.with_name("vacuumed")),))
+            before.backup(backup)
+    for name in ("vacuumed", "backup"):
+        async with open_store(path.with_name(name)) as store:
+            await store.enqueue([NewTask(task_class="A")])
+            await store.ping()
+            assert (await store.stats()).active == 2
+
+
 async def test_a_new_file_is_made_and_found_again(path: Path) -> None:
     async with open_store(path) as store:
         (task,) = await store.enqueue([NewTask(task_class="A", data="x")])
