@@ -81,6 +81,9 @@ async def relay_to(host: str, port: int) -> AsyncIterator[Relay]:
     running: set[asyncio.Task[None]] = set()
 
     def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not server.is_serving():  # it was on its way when the relay was closed
+            writer.transport.abort()
+            return
         task = asyncio.create_task(relay.serve(reader, writer))
         running.add(task)
         task.add_done_callback(running.discard)
@@ -91,6 +94,7 @@ async def relay_to(host: str, port: int) -> AsyncIterator[Relay]:
         yield relay
     finally:
         server.close()
+        await asyncio.sleep(0)
         while running:
             relay.cut()
             await asyncio.wait(running, timeout=0.1)
