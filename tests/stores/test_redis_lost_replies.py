@@ -7,7 +7,7 @@ import pytest
 
 from queue_runtime.errors import StoreUnavailable
 from queue_runtime.store import StoreOptions
-from queue_runtime.task import Complete, Fail, Lease, NewTask, Pause, PauseKind
+from queue_runtime.task import Complete, Fail, Lease, NewTask, Pause, PauseKind, Settlement
 from stores.redis import RedisStore, open_store
 from tests.clock import Clock
 from tests.servers import RedisServer
