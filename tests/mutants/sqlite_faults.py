@@ -118,7 +118,9 @@ SQLITE_FAULTS: tuple[Mutant, ...] = (
         "elif row[RESULT] is not None:",
         "settle_rounds",
     ),
-    sqlite("a pause of a queue is ignored on SQLite", "sqlite_lanes", "and queue not in self._stopped_queues", "", "pause"),
+    sqlite(
+        "a pause of a queue is ignored on SQLite", "sqlite_lanes", "and queue not in self._stopped_queues", "", "pause"
+    ),
     sqlite(
         "a yield that has failed is awakened on SQLite",
         "operating",
