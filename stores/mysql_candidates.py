@@ -37,6 +37,9 @@ CENSUS_SECONDS = 10.0
 _ID, _PRIORITY, _CLASS, _QUEUE, _EXPIRES, _DUE = range(6)
 """Places in the `candidate_columns` and what follows them."""
 
+_NO_CLASS = "-" * 65
+"""Longer than any in the table; a row may have a class without a name."""
+
 _HEAD: tuple[int, int] = (-1, 0)
 _DUE_FIRST: tuple[int, int] = (-1, 0)
 _DUE_HEAD = EXAMINED - WINDOW
@@ -92,7 +95,7 @@ class LeaseFilter(Struct, frozen=True):
         return {
             "every_class": self.classes is None,
             "classes": _as_bytes(self.classes or ()),
-            "not_classes": _as_bytes(self.not_classes or ("",)),
+            "not_classes": _as_bytes(self.not_classes or (_NO_CLASS,)),
         }
 
     def passes(self, row: Row) -> bool:

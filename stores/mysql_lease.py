@@ -31,6 +31,7 @@ from stores.mysql_rows import (
     ACTIVE_WIDTH,
     CREATED,
     DATA_ID,
+    EXPIRES,
     FAILURES,
     ID,
     LOST,
@@ -87,6 +88,8 @@ class _Leasing:
         self._now = 0
         self._bytes = 0
         self._full = False
+        self._locks_named = False
+        """whether the first trip locks all the rows that are named"""
         self._tries = 0
         """how often this phase may yet be asked in vain"""
         self._stride = 0
@@ -134,8 +137,13 @@ class _Leasing:
         if request.limit <= 0 or wanted.passes_nothing or Pause(PauseKind.ALL) in self._candidates.pauses:
             return []
         if request.only is not None:
-            ids = valid_ids(request.only)
-            return [session.fill("candidates_of", ids=ids, now=session.now)] if ids else []
+            ids = [task_id for task_id in valid_ids(request.only) if task_id not in self._without]
+            if not ids:
+                return []
+            self._locks_named = session.server.skips_locked and not wanted.by_queue and len(ids) <= request.limit
+            if self._locks_named:  # all of them are wanted: there is nothing to choose
+                return [session.fill("lock_named", ids=ids, limit=len(ids), now=session.now, **wanted.values)]
+            return [session.fill("candidates_of", ids=ids, now=session.now)]
         if self._dispatch:
             self._front = self._head.front(wanted)
         if not request.due_first:
@@ -176,9 +184,15 @@ class _Leasing:
         return self._session.fill(statement, front_priority=priority, front_id=task_id, without=seen, **values)
 
     async def _pick(self, wanted: LeaseFilter, first: Sequence[Answer]) -> None:
-        if self._request.only is not None:
+        phases: list[Phase]
+        if self._locks_named:
+            rows = first[0].rows if first else ()
+            ready_first = [row for row in rows if row[EXPIRES] is None]
+            due_then = [row for row in rows if row[EXPIRES] is not None]
+            phases = [partial(self._sift, ready_first), partial(self._sift, due_then)]
+        elif self._request.only is not None:
             ready, due = of_ids(wanted, first[0].rows if first else (), self._without)
-            phases: list[Phase] = [partial(self._lock, "lock_ready", ready), partial(self._lock, "lock_due", due)]
+            phases = [partial(self._lock, "lock_ready", ready), partial(self._lock, "lock_due", due)]
         else:
             looks = 2 if self._request.due_first else 0  # the statements of first_due
             ready_rows = first[looks].rows if len(first) > looks else None

@@ -341,6 +341,14 @@ SELECT {candidate_columns}, a.leaseExpires FROM (
     ORDER BY leaseExpires, id LIMIT 1000
 ) a {queues} ORDER BY a.priority, a.id LIMIT :count;
 
+-- name: lock_named
+-- In: ids and how many, now, a filter of classes. All of these that are ready or due and that nobody has locked.
+SELECT {columns}, {payload} FROM (
+    SELECT * FROM {worker}.worker_activetask FORCE INDEX (PRIMARY)
+    WHERE id IN (:ids) AND (({ready}) OR ({due})) AND {of_classes} ORDER BY id LIMIT :limit FOR UPDATE {skip_locked}
+) a LEFT JOIN {worker}.worker_taskdata d ON d.id = a.dataID {extras}
+ORDER BY a.priority, a.id;
+
 -- name: candidates_of
 -- In: ids, now. Rows of these that are ready (due: 0) or due (due: 1); no locks.
 SELECT {candidate_columns}, a.leaseExpires, a.due FROM (

@@ -206,6 +206,22 @@ async def test_few_rows_are_looked_at_once_in_a_lease(store: MysqlStore, trips: 
     assert costs[1] == costs[0]
 
 
+@CLASSES
+async def test_a_lease_of_named_rows_locks_them_in_its_first_trip(
+    store: MysqlStore, clock: Clock, classes: frozenset[str] | None, trips: list[str]
+) -> None:
+    """Where all of them are asked for there is nothing to choose. The dispatch of streams leases so."""
+    await store.enqueue([NewTask(task_class="Other")])
+    (due,) = await store.lease(owner(0), 1, 60, only=[7])
+    await store.settle([Settlement.held(Lease(due.id, owner(0)), Yield(5))])
+    await store.lease(owner(1), 1, 900, only=[8])
+    clock.advance(60)
+    trips.clear()
+    taken = await store.lease(owner(2), 9, 60, classes=classes, only=[5, 6, 7, 8, 9, 61, 4711], without=[9])
+    assert [row.id for row in taken] == [5, 6, *([61] if classes is None else []), 7]
+    assert len(trips) == 2
+
+
 def test_what_is_remembered_is_of_one_filter() -> None:
     """Another lease may look at the head while this one waits for its rows."""
     seen = Glance(passing=9, before=(2000, 4), last=(2000, 80), at_end=False)
