@@ -120,6 +120,7 @@ class StubPhp:
         """how often that was the answer"""
         self.most_at_once = 0
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._lines: set[asyncio.StreamWriter] = set()
 
     def phases(self) -> list[str]:
         """The phases that were asked for, without the questions about capabilities."""
@@ -133,7 +134,7 @@ class StubPhp:
     async def listening(self) -> AsyncIterator["StubPhp"]:
         """Serve on a free port, or on the same one again."""
         port = int(self.url.rpartition(":")[2]) if self.url else 0
-        server = await asyncio.start_server(self._accept, "127.0.0.1", port, limit=2**20)
+        server = await asyncio.start_server(self._accepted, "127.0.0.1", port, limit=2**20)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         try:
             yield self
@@ -142,12 +143,17 @@ class StubPhp:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            for line in self._lines:  # of a task that never began, too
+                line.transport.abort()
+            await asyncio.sleep(0)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._lines.add(writer)
+        task = asyncio.create_task(self._accept(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
                 await self._serve(reader, writer)
