@@ -7,7 +7,7 @@ Both drivers read rows in the text protocol. aiomysql is the default; asyncmy (e
 import asyncio
 import math
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from secrets import token_hex
 from typing import Any
@@ -40,9 +40,9 @@ class Answer(Struct, frozen=True):
 class Connection:
     """One connection in autocommit. After any error or cancellation in `run` it is closed: nobody knows its state."""
 
-    def __init__(self, raw: Any, cursor_kind: type[Any]) -> None:
+    def __init__(self, raw: Any, ask: Callable[[str], Awaitable[list[Answer]]]) -> None:
         self._raw = raw
-        self._cursor_kind = cursor_kind
+        self._ask = ask
         self.closed = False
         self.in_transaction = False
         self.old_at = math.inf
@@ -56,7 +56,7 @@ class Connection:
         """
         try:
             async with asyncio.timeout(seconds):
-                return await self._run(sql)
+                return await self._ask(sql)
         except Exception as error:
             failure = translate(error)
             if failure is None:
@@ -68,15 +68,6 @@ class Connection:
         except BaseException:
             self.abort()
             raise
-
-    async def _run(self, sql: str) -> list[Answer]:
-        cursor = self._cursor_kind(self._raw)
-        await cursor.execute(sql)
-        answers = []
-        while True:
-            answers.append(Answer(await cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0))
-            if not await cursor.nextset():
-                return answers
 
     def abort(self) -> None:
         """Close without a word: the server rolls back what was open."""
@@ -141,19 +132,11 @@ def _never_plain(driver: type[Any]) -> type[Any]:
 
 
 async def _aiomysql(settings: MysqlSettings) -> Connection:
-    import aiomysql  # noqa: PLC0415  only the chosen driver is loaded
-
-    from stores.mysql_aiomysql import Connection as QuickConnection  # noqa: PLC0415
-
-    class QuietCursor(aiomysql.Cursor):  # type: ignore[misc]
-        """Asks for no warnings: each would cost a trip."""
-
-        async def _show_warnings(self, conn: object) -> None:
-            return None
+    from stores.mysql_aiomysql import Connection as QuickConnection  # noqa: PLC0415  only the chosen driver is loaded
 
     raw = _never_plain(QuickConnection)(**_arguments(settings))
     await raw._connect()
-    return Connection(raw, QuietCursor)
+    return Connection(raw, raw.ask)
 
 
 async def _asyncmy(settings: MysqlSettings) -> Connection:
@@ -161,12 +144,24 @@ async def _asyncmy(settings: MysqlSettings) -> Connection:
     from asyncmy.cursors import Cursor  # noqa: PLC0415
 
     class QuietCursor(Cursor):
+        """Asks for no warnings: each would cost a trip."""
+
         async def _show_warnings(self, *_: object) -> None:
             return None
 
     raw = _never_plain(AsyncmyConnection)(**_arguments(settings))
+
+    async def ask(sql: str) -> list[Answer]:
+        cursor: Any = QuietCursor(raw)
+        await cursor.execute(sql)
+        answers = []
+        while True:
+            answers.append(Answer(await cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0))
+            if not await cursor.nextset():
+                return answers
+
     await raw.connect()
-    return Connection(raw, QuietCursor)
+    return Connection(raw, ask)
 
 
 def _arguments(settings: MysqlSettings) -> dict[str, Any]:

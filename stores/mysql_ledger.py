@@ -1,6 +1,7 @@
 """Loads a ledger from Phorge's tables with its rows locked, and turns what has changed into statements."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from msgspec import Struct
@@ -26,6 +27,9 @@ from stores.mysql_session import Session
 from stores.mysql_text import Sql, literal, row_literal
 
 T = TypeVar("T")
+
+_known_literal = lru_cache(256)(literal)
+"""For texts that many rows of a round share."""
 
 
 class Loaded(Struct, frozen=True):
@@ -218,7 +222,7 @@ def archived_literal(row: ArchivedTask, stored: Phids) -> str:
     """An archived row as SQL, in the order of insert_archived."""
     object_phid, container_phid = stored
     return (
-        f"({row.id},{literal(row.task_class)},{literal(row.lease_owner)},{literal(row.lease_expires)},"
+        f"({row.id},{_known_literal(row.task_class)},{_known_literal(row.lease_owner)},{literal(row.lease_expires)},"
         f"{row.failure_count},{row.data_id},{int(row.result)},{row.duration_us},{row.priority},"
         f"{literal(object_phid)},{row.date_created},{row.date_modified},{row.archived_epoch},"
         f"{literal(container_phid)})"

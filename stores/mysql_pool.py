@@ -69,11 +69,7 @@ class Pool:
         """
         if self._closed:
             raise StoreUnavailable(operation, "the store is closed")
-        try:
-            async with asyncio.timeout(ROOM_SECONDS):
-                await self._room.acquire()
-        except TimeoutError:
-            raise StoreUnavailable(operation, f"all {self.settings.connections} connections were busy") from None
+        await self._enter(operation)
         try:
             connection = await self._take()
             try:
@@ -86,6 +82,16 @@ class Pool:
                     connection.abort()
         finally:
             self._room.release()
+
+    async def _enter(self, operation: str) -> None:
+        if not self._room.locked():
+            await self._room.acquire()  # at once: a time-out around it would cost more than all the rest here
+            return
+        try:
+            async with asyncio.timeout(ROOM_SECONDS):
+                await self._room.acquire()
+        except TimeoutError:
+            raise StoreUnavailable(operation, f"all {self.settings.connections} connections were busy") from None
 
     async def _take(self) -> Connection:
         now = time.monotonic()

@@ -39,7 +39,7 @@ def _settle(ledger: Ledger, settlement: Settlement, followups: list[tuple[NewTas
     row = ledger.active(settlement.task_id) if lease is None else ledger.held(lease)
     if row is None:
         return _replay(ledger, settlement)
-    if type(settlement.outcome) is not Release:
+    if row.lost_count and type(settlement.outcome) is not Release:
         row = replace(row, lost_count=0)
     match settlement.outcome:
         case Complete(duration_us, children):

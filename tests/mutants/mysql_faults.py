@@ -93,8 +93,8 @@ MYSQL_FAULTS: tuple[Mutant, ...] = (
     mysql(
         "the archive of MySQL keeps no owner",
         "ledger",
-        "{row.id},{literal(row.task_class)},{literal(row.lease_owner)},{literal(row.lease_expires)},",
-        "{row.id},{literal(row.task_class)},NULL,NULL,",
+        "{_known_literal(row.lease_owner)},{literal(row.lease_expires)},",
+        "NULL,NULL,",
         "replays",
     ),
 )

@@ -60,6 +60,30 @@ async def test_both_drivers_answer_alike(
     assert found == [found[0]] * 4
 
 
+@pytest.mark.parametrize("count", [1, 250, 251, 70_000])
+async def test_both_drivers_tell_alike_how_many_rows_were_written_and_the_first_id(
+    phorge: PhorgeTables, count: int
+) -> None:
+    """In the reply each number has the width that it needs."""
+    table = f"`{phorge.namespace}_worker`.numbers"
+    for driver in DRIVERS:
+        async with connected(phorge, driver) as connection:
+            *_, inserted, deleted = await connection.run(
+                f"CREATE TEMPORARY TABLE {table} (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, n INT);"
+                f"ALTER TABLE {table} AUTO_INCREMENT = {2**24 * count};"
+                f"INSERT INTO {table} (n) SELECT seq FROM mysql.seq_1_to_{count}; DELETE FROM {table}"
+            )
+        assert (inserted.affected, inserted.insert_id, deleted.affected) == (count, 2**24 * count, count)
+
+
+async def test_a_reply_that_none_of_our_statements_has_ends_the_connection(phorge: PhorgeTables) -> None:
+    """A server that asks for a file begins in the same way as one that has very many columns."""
+    async with connected(phorge, "aiomysql") as connection:
+        with pytest.raises(ServerError, match="malformed"):
+            await connection.run(f"SELECT {', '.join(map(str, range(251)))}")
+        assert connection.closed
+
+
 async def test_a_value_beyond_16_mb_is_no_end_of_the_rows(phorge: PhorgeTables) -> None:
     """Its length begins with the byte that marks the end. (asyncmy 0.2 takes it for that; no payload is so large.)"""
     value = "x" * 20 * MEBIBYTE
