@@ -26,7 +26,7 @@ from hypercorn.utils import parse_socket_addr, wrap_app
 from starlette.types import ASGIApp
 
 from queue_runtime.descriptors import Descriptors
-from queue_runtime.listen import ACCEPTS, take_all_waiting
+from queue_runtime.listen import ACCEPTS, TURNS, stop_accepting, take_all_waiting
 
 log = structlog.get_logger()
 
@@ -76,13 +76,14 @@ class Hypercorn:
         take_all_waiting(self._sockets)
         await self._closing.wait()
         self.close()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
         await self._context.terminated.set()  # idle connections end; others do when their request has ended
         while self._connections:
             await asyncio.wait(self._connections)
 
     def close(self) -> None:
-        for listener in self._listeners:
-            listener.close()
+        stop_accepting(self._listeners)
         self._closing.set()
 
     def cut(self) -> None:

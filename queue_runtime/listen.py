@@ -1,9 +1,10 @@
 """Opens the sockets that the HTTP server listens on, and gives them readable names."""
 
+import asyncio
 import errno
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -19,6 +20,9 @@ tries, and logs, so many times: with the true number it would do little else."""
 UNIX = "unix:"
 File = tuple[str, tuple[int, int, int]]
 """A Unix socket's path, and which file it was when it was bound: device, inode and time, as inodes are used again."""
+
+TURNS = 3
+"""Of the event loop, until what `stop_accepting` found half accepted is known to its protocol."""
 
 _NOT_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """A name such as localhost stands for several addresses, and a machine need not have all of them."""
@@ -50,6 +54,19 @@ def take_all_waiting(sockets: Sequence[socket.socket]) -> None:
     for one in sockets:
         with suppress(OSError):  # closed meanwhile
             one.listen(BACKLOG)
+
+
+def stop_accepting(listeners: Iterable[asyncio.Server]) -> None:
+    """Close asyncio's listeners, and lose no connection: those they have accepted are known after TURNS.
+
+    asyncio accepts in one turn, and gives the connection to its protocol in the next ones. A listener that is closed in
+    between makes it fail without a word, and its client waits for an answer until the garbage collector comes.
+    """
+    loop = asyncio.get_running_loop()
+    for listener in listeners:
+        for one in listener.sockets:
+            loop.remove_reader(one.fileno())
+        loop.call_soon(listener.close)  # behind what was accepted before
 
 
 def files_of(sockets: Sequence[socket.socket]) -> list[File]:

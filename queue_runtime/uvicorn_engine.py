@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from queue_runtime.descriptors import Descriptors
 from queue_runtime.engine import KEEP_ALIVE_SECONDS, MAX_HEAD_BYTES, refusal
-from queue_runtime.listen import ACCEPTS, take_all_waiting
+from queue_runtime.listen import ACCEPTS, TURNS, stop_accepting, take_all_waiting
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -29,6 +29,12 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         take_all_waiting(sockets or ())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        stop_accepting(self.servers)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        await super().shutdown(sockets)
 
 
 class JoiningTransport(asyncio.Transport):
@@ -170,8 +176,7 @@ class Uvicorn:
 
     def close(self) -> None:
         self._server.should_exit = True
-        for one in getattr(self._server, "servers", ()):
-            one.close()
+        stop_accepting(getattr(self._server, "servers", ()))
         # Not once: a connection that is accepted at this moment would be in use for as long as its client likes.
         for connection in list(self._server.server_state.connections):
             connection.shutdown()
