@@ -15,6 +15,7 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from tests.listener import HOST, Listener
 from tests.scratch import new_folder
 from tests.statements import first
 
@@ -67,7 +68,7 @@ class Way(Enum):
 class Proxy:
     """Listens on a Unix socket and a port of its own, and passes everything on to the socket or address of a server."""
 
-    host = "127.0.0.1"
+    host = HOST
 
     def __init__(self, server: str | tuple[str, int]) -> None:
         self._server = server
@@ -93,21 +94,18 @@ class Proxy:
         self._delivered = asyncio.Event()
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listeners: list[asyncio.Server] = []
+        self._listener = Listener(self._accept)
 
     async def __aenter__(self) -> Self:
-        self._listeners.append(await asyncio.start_unix_server(self._accept, self.socket, limit=CHUNK))
+        await self._listener.on_socket(self.socket)
         os.chmod(self.socket, 0o777)  # noqa: PTH101  clients may run under another account
-        tcp = await asyncio.start_server(self._accept, self.host, 0, limit=CHUNK)
-        self._listeners.append(tcp)
-        self.port = tcp.sockets[0].getsockname()[1]
+        self.port = await self._listener.on_port()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        for listener in self._listeners:
-            listener.close()
+        await self._listener.close()
         for task in self._tasks:
             task.cancel()
         for link in self._links:

@@ -8,11 +8,13 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs
 
 from msgspec import Struct
+
+from tests.listener import listening
 
 TOKEN = "stub-token-of-the-service"
 HOST = "phorge.test"
@@ -120,7 +122,6 @@ class StubPhp:
         """how often that was the answer"""
         self.most_at_once = 0
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._lines: set[asyncio.StreamWriter] = set()
 
     def phases(self) -> list[str]:
         """The phases that were asked for, without the questions about capabilities."""
@@ -134,31 +135,14 @@ class StubPhp:
     async def listening(self) -> AsyncIterator["StubPhp"]:
         """Serve on a free port, or on the same one again."""
         port = int(self.url.rpartition(":")[2]) if self.url else 0
-        server = await asyncio.start_server(self._accepted, "127.0.0.1", port, limit=2**20)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
-            yield self
-        finally:
-            server.close()
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            for line in self._lines:  # of a task that never began, too
-                line.transport.abort()
-            await asyncio.sleep(0)
-
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._lines.add(writer)
-        task = asyncio.create_task(self._accept(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(OSError, asyncio.IncompleteReadError):
-                await self._serve(reader, writer)
-        finally:
-            writer.close()
+        async with listening(self._serve, port=port) as port:
+            self.url = f"http://127.0.0.1:{port}"
+            try:
+                yield self
+            finally:
+                for task in list(self._tasks):
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")

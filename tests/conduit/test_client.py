@@ -30,6 +30,7 @@ from conduit.params import form
 from tests.conduit import stub
 from tests.conduit.stub import Http, StubPhp, error, page
 from tests.conduit.upstream import Upstream, serving
+from tests.listener import listening
 from tests.runtime.harness import until
 
 
@@ -450,9 +451,8 @@ async def test_a_certificate_that_is_not_trusted_says_which_setting_names_the_au
     key, certificate = await _self_signed(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
-    server = await asyncio.start_server(_answer_once, "127.0.0.1", 0, ssl=context)
-    async with server:
-        url = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+    async with listening(_answer_once, tls=context) as port:
+        url = f"https://localhost:{port}"
         with pytest.raises(Misconfigured, match="CONDUIT_TLS_CA"):
             await ConduitClient(url).call("conduit.ping", {}, seconds=10)
         answer = await ConduitClient(url, tls_ca=certificate).call("conduit.ping", {}, seconds=10)
@@ -471,14 +471,10 @@ async def _self_signed(folder: Path) -> tuple[Path, Path]:
 
 
 async def _answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        await reader.readuntil(b"output=json")
-        body = b'{"result":"pong","error_code":null,"error_info":null}'
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
-        await writer.drain()
-    except (OSError, asyncio.IncompleteReadError):
-        pass
-    writer.close()
+    await reader.readuntil(b"output=json")
+    body = b'{"result":"pong","error_code":null,"error_info":null}'
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    await writer.drain()
 
 
 async def test_calls_are_counted_by_how_they_ended(php: StubPhp) -> None:

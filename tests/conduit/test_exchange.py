@@ -9,7 +9,8 @@ import pytest
 from conduit.client import Slots
 from conduit.exchange import Phone
 from conduit.tcp import ConnectError, Lost
-from tests.conduit.upstream import Handle, serving
+from tests.conduit.upstream import serving
+from tests.listener import Serve
 from tests.runtime.harness import until
 
 LARGE = 8 * 2**20
@@ -106,7 +107,7 @@ async def hang_up_in_the_reply(reader: asyncio.StreamReader, writer: asyncio.Str
 
 
 @pytest.mark.parametrize("handle", [hang_up_at_once, hang_up_while_it_is_sent, hang_up_in_the_reply])
-async def test_a_server_that_hangs_up_leaves_a_lost_exchange(host: str, handle: Handle) -> None:
+async def test_a_server_that_hangs_up_leaves_a_lost_exchange(host: str, handle: Serve) -> None:
     async with serving(handle) as url:
         with pytest.raises(Lost) as caught:
             await sent(url, host, bytes(LARGE))

@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from asyncio import Event, StreamReader, StreamWriter, start_server
+from asyncio import Event, StreamReader, StreamWriter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from conduit.gateway import Gateway
 from handlers.phorge import Phorge
 from queue_runtime.lifecycle import Lifecycle
 from tests.authority import Authority
+from tests.listener import listening
 
 BREAKS = {
     "a record that cannot be decrypted": b"\x17\x03\x03\x00\x20" + b"\0" * 32,
@@ -46,8 +47,8 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
     identity = authority.issue("127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(identity.certificate, identity.key)
-    async with await start_server(serve, "127.0.0.1", 0, ssl=context) as listening:
-        yield Server(f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}", authority.file)
+    async with listening(serve, tls=context) as port:
+        yield Server(f"https://127.0.0.1:{port}", authority.file)
 
 
 async def test_the_outcome_of_a_call_is_unknown(server: Server) -> None:

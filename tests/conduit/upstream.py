@@ -1,35 +1,19 @@
 """A web server behind the gateway, which can wait, stream, break off and send on to another one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
 
-Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+from tests.listener import Serve, listening
 
 
 @asynccontextmanager
-async def serving(handle: Handle) -> AsyncIterator[str]:
+async def serving(handle: Serve) -> AsyncIterator[str]:
     """A server that does as it likes with each connection; yields its address."""
-    under_way: set[asyncio.Task[None]] = set()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        under_way.add(task)
-        try:
-            with suppress(OSError, asyncio.IncompleteReadError):
-                await handle(reader, writer)
-        finally:
-            under_way.discard(task)
-            writer.transport.abort()
-
-    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        for task in list(under_way):
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+    async with listening(handle) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 class Request(Struct, frozen=True):
@@ -71,21 +55,16 @@ class Upstream:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["Upstream"]:
         """Serve on a free port."""
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        try:
+        async with listening(self._accept) as port:
+            self.url = f"http://127.0.0.1:{port}"
             yield self
-        finally:
-            server.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
         try:
-            with suppress(OSError, asyncio.IncompleteReadError):
-                await self._serve(reader, writer)
+            await self._serve(reader, writer)
         finally:
             self.open -= 1
-            writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         text = await reader.readuntil(b"\r\n\r\n")

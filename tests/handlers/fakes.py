@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from queue_runtime.context import Context
 from queue_runtime.task import NewTask, Task
+from tests.listener import listening
 
 
 class FakeRun:
@@ -60,9 +61,6 @@ class Hook:
             await reader.read()  # until the client gives up
         else:
             writer.write(self.reply)
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
 
 
 def answer(status: int, headers: str = "", body: bytes = b"") -> bytes:
@@ -74,7 +72,6 @@ def answer(status: int, headers: str = "", body: bytes = b"") -> bytes:
 async def hook_server() -> AsyncIterator[Hook]:
     """A hook on a free port of the loopback interface."""
     hook = Hook()
-    server = await asyncio.start_server(hook._serve, "127.0.0.1", 0)
-    hook.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with server:
+    async with listening(hook._serve) as port:
+        hook.origin = f"http://127.0.0.1:{port}"
         yield hook

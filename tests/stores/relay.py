@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from tests.listener import listening
+
 
 class Relay:
     """Passes everything on. What goes wrong is set while it runs."""
@@ -34,21 +36,22 @@ class Relay:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client, until one of its two ends is gone."""
         self.opened += 1
+        ends = {writer}
         self._writers.add(writer)
-        ends = [writer]
-        with suppress(OSError):
+        try:
             far_reader, far_writer = await asyncio.open_connection(*self.target)
-            ends.append(far_writer)
+            ends.add(far_writer)
             self._writers.add(far_writer)
-            there = asyncio.create_task(self._pass_on(reader, far_writer))
-            back = asyncio.create_task(self._pass_back(far_reader, writer))
-            await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
-            for task in (there, back):
-                task.cancel()
-            await asyncio.gather(there, back, return_exceptions=True)
-        for end in ends:
-            end.transport.abort()
-            self._writers.discard(end)
+            async with asyncio.TaskGroup() as group:
+                there = group.create_task(self._pass_on(reader, far_writer))
+                back = group.create_task(self._pass_back(far_reader, writer))
+                await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
+                there.cancel()
+                back.cancel()
+        finally:
+            for end in ends:
+                end.transport.abort()
+            self._writers -= ends
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -78,23 +81,5 @@ class Relay:
 async def relay_to(host: str, port: int) -> AsyncIterator[Relay]:
     """A relay to this server, on a port of its own."""
     relay = Relay(host, port)
-    running: set[asyncio.Task[None]] = set()
-
-    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not server.is_serving():  # it was on its way when the relay was closed
-            writer.transport.abort()
-            return
-        task = asyncio.create_task(relay.serve(reader, writer))
-        running.add(task)
-        task.add_done_callback(running.discard)
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    relay.port = server.sockets[0].getsockname()[1]
-    try:
+    async with listening(relay.serve) as relay.port:
         yield relay
-    finally:
-        server.close()
-        await asyncio.sleep(0)
-        while running:
-            relay.cut()
-            await asyncio.wait(running, timeout=0.1)

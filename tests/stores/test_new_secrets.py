@@ -15,6 +15,7 @@ from stores import mysql, redis, redis_calls, remote, sqlite
 from stores.mysql_settings import DriverName
 from stores.redis_address import Address
 from tests.http.house import serve_with
+from tests.listener import listening
 from tests.phorge_tables import PhorgeTables
 from tests.servers import RedisServer
 from tests.stores.streams_house import over, take, until
@@ -158,14 +159,13 @@ async def test_the_login_of_a_proxy_in_front_of_a_remote_server() -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         seen.extend(line for line in head.split(b"\r\n") if line.lower().startswith(b"authorization"))
         writer.write(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    url = Secret(f"http://user:one@127.0.0.1:{port}")
-    async with server, remote.open_store(url(), "t", login_now=lambda: (url(), "t")) as store:
-        for password in ("one", "two"):
-            url.text = f"http://user:{password}@127.0.0.1:{port}"
-            with pytest.raises(StoreUnavailable):
-                await store.ping()
+    url = Secret("")
+    async with listening(answer) as port:
+        url.text = f"http://user:one@127.0.0.1:{port}"
+        async with remote.open_store(url(), "t", login_now=lambda: (url(), "t")) as store:
+            for password in ("one", "two"):
+                url.text = f"http://user:{password}@127.0.0.1:{port}"
+                with pytest.raises(StoreUnavailable):
+                    await store.ping()
     assert seen == [b"Authorization: Basic dXNlcjpvbmU=", b"Authorization: Basic dXNlcjp0d28="]

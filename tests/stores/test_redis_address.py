@@ -12,6 +12,7 @@ from queue_runtime.errors import StoreUnavailable
 from stores import redis_calls
 from stores.redis import open_store
 from stores.redis_address import Address
+from tests.listener import listening
 from tests.scratch import new_folder
 from tests.servers import RedisServer, find_program
 from tests.stores.redis_house import add, assert_whole, client_of, drain, soon
@@ -117,19 +118,16 @@ async def test_the_sentinels_say_who_the_master_is_also_after_a_failover(monkeyp
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Take the connection, and say nothing."""
     await reader.read()
-    writer.close()
 
 
 async def test_a_sentinel_is_asked_though_those_before_it_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one attempt: they share the time, and some is left for the master."""
     monkeypatch.setattr(redis_calls, "TRY_SECONDS", 0.0)
-    with RedisServer() as master, Sentinel(master) as sentinel:
-        hanging = [await asyncio.start_server(silent, "127.0.0.1", 0) for _ in range(2)]
-        hosts = [f"127.0.0.1:{one.sockets[0].getsockname()[1]}" for one in hanging]
-        async with open_store(f"redis+sentinel://{','.join(hosts)},{sentinel.host}:{sentinel.port}/queue/0") as store:
-            assert await add(store, 1) == [1]
-        for one in hanging:
-            one.close()
+    async with listening(silent) as first, listening(silent) as second:
+        with RedisServer() as master, Sentinel(master) as sentinel:
+            hosts = f"127.0.0.1:{first},127.0.0.1:{second},{sentinel.host}:{sentinel.port}"
+            async with open_store(f"redis+sentinel://{hosts}/queue/0") as store:
+                assert await add(store, 1) == [1]
 
 
 async def test_a_cluster_node_on_a_socket_may_name_another_node(redis_server: RedisServer) -> None:

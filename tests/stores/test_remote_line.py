@@ -16,6 +16,7 @@ from stores import remote
 from stores.remote_line import CONNECTIONS
 from tests.contract.steps import worker
 from tests.http.house import serve_with, until
+from tests.listener import Serve, listening
 from tests.proxy import Fault, Way
 from tests.reference_store import ReferenceStore
 from tests.stores.relay import relay_to
@@ -106,7 +107,6 @@ class Recorder:
                 asked.cancel()
                 told.cancel()
             far_writer.close()
-            writer.close()
 
         await self._ask(call, answer)
         return bytes(said)
@@ -119,17 +119,15 @@ class Recorder:
             (length,) = re.findall(rb"(?i)content-length: (\d+)", head)
             await reader.readexactly(int(length))
             writer.write(reply)
-            writer.close()
 
         await self._ask(call, answer)
 
-    async def _ask(
-        self, call: Move, answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-    ) -> None:
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            async with remote.open_store(f"http://127.0.0.1:{port}", "", seconds=5) as store:
-                await call(store)
+    async def _ask(self, call: Move, answer: Serve) -> None:
+        async with (
+            listening(answer) as port,
+            remote.open_store(f"http://127.0.0.1:{port}", "", seconds=5) as store,
+        ):
+            await call(store)
 
 
 @pytest.mark.parametrize("deaf", Way)

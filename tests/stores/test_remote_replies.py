@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,6 +15,7 @@ from queue_runtime.task import Complete, Lease, NewTask, Settlement
 from stores import remote
 from stores.remote import RemoteStore
 from stores.remote_line import MAX_REPLY_BYTES
+from tests.listener import listening
 
 Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -44,30 +44,21 @@ def reply(body: bytes, *, status: int = 200, headers: bytes = b"", length: int |
 async def answering(answer: bytes | Answer, *, seconds: float = 5.0) -> AsyncIterator[RemoteStore]:
     """A store whose server answers every call with this."""
 
-    serving: set[asyncio.Task[None]] = set()
-
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serving.add(cast(asyncio.Task[None], asyncio.current_task()))
         head = await reader.readuntil(b"\r\n\r\n")
         (length,) = re.findall(rb"(?i)content-length: (\d+)", head)
         await reader.readexactly(int(length))
-        try:
-            if isinstance(answer, bytes):
-                writer.write(answer)
-                await writer.drain()
-            else:
-                await answer(writer)
-        except ConnectionError:
-            pass  # it has heard enough
-        finally:
-            writer.close()
+        if isinstance(answer, bytes):
+            writer.write(answer)
+            await writer.drain()
+        else:
+            await answer(writer)
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        async with remote.open_store(f"http://127.0.0.1:{port}", "", seconds=seconds) as store:
-            yield store
-        async with asyncio.timeout(5):  # it has heard that nobody listens any more
-            await asyncio.gather(*serving)
+    async with (
+        listening(serve) as port,
+        remote.open_store(f"http://127.0.0.1:{port}", "", seconds=seconds) as store,
+    ):
+        yield store
 
 
 @pytest.mark.parametrize(

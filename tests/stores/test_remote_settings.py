@@ -16,6 +16,7 @@ from stores import remote
 from stores.remote_address import read_address
 from stores.remote_line import ServerFault
 from tests.http.house import open_house, serve
+from tests.listener import listening
 from tests.reference_store import ReferenceStore
 from tests.stores.remote_house import TOKEN, Far, add, far_store
 
@@ -88,11 +89,9 @@ async def stranger(reply: bytes) -> AsyncIterator[str]:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(reply)
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with listening(answer) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def reply(status: int, body: bytes = b"<html>", *headers: str) -> bytes:
@@ -199,13 +198,12 @@ async def test_a_prefix_and_a_password_of_a_proxy_in_front_are_sent() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(reply(200, b'{"data": null}', OURS))
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        async with remote.open_store(f"http://user:pass@127.0.0.1:{port}/queue/", TOKEN) as store:
-            await store.ping()
+    async with (
+        listening(answer) as port,
+        remote.open_store(f"http://user:pass@127.0.0.1:{port}/queue/", TOKEN) as store,
+    ):
+        await store.ping()
     (request,) = seen
     assert request.startswith(b"POST /queue/api/queue/store/ping HTTP/1.1\r\n")
     head = dict(line.split(b": ", 1) for line in request.strip().lower().split(b"\r\n")[1:])
