@@ -3,7 +3,8 @@
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter, itemgetter
 from typing import TypeVar
 
 import structlog
@@ -38,9 +39,14 @@ _NEWEST_PAGES = 20
 _DUE_PAGES = 20
 """So many due rows of other queues do not hide those of the one that is filled again."""
 
+_NONE_DUE_SECONDS = 0.25
+"""For so long it is believed that no row is due, where a stream is filled again many times a second."""
+
 _WALK_SHARE = 20
 _SHORT_WALK = 0.5
-"""A walk through everything that took longer is rested from for so many times as long, unless it must be."""
+_FEW_ROWS = 5 * PAGE
+"""A walk through everything that took longer, or met more rows, is rested from for so many times as long, unless it
+must be."""
 
 _log = structlog.get_logger().bind(source="dispatch")
 
@@ -79,6 +85,7 @@ class Feeder:
         """the newest id when it was last looked for young rows"""
         self._due_seen = -1
         """the latest expiry of a due row that was seen"""
+        self._none_due_until = 0.0
         self._pauses: frozenset[Pause] = frozenset()
         self._unseen = False
         """whether tasks are in no stream that no look finds: a pause is over, or ids begin anew"""
@@ -145,11 +152,19 @@ class Feeder:
         before = (await self._read(Named(()))).newest
         self._looked_to = max(self._looked_to, before)
         self._unseen = False
-        added = 0
+        added = rows = 0
         for which in (Ready(), Due(), Young(before)):
-            added += await self._offer(which, all_of_it=True)
+            following: Which | None = which
+            while following is not None:
+                page = await self._read(following)
+                added += await self._add(page.tasks)
+                rows += len(page.tasks)
+                following = page.next
+                if isinstance(which, Due):
+                    self._saw_due(page)
         took = time.monotonic() - began
-        self._walk_at = 0.0 if took < _SHORT_WALK else time.monotonic() + _WALK_SHARE * took
+        is_short = took < _SHORT_WALK and rows <= _FEW_ROWS
+        self._walk_at = 0.0 if is_short else time.monotonic() + _WALK_SHARE * took
         return added
 
     async def walk_now_and_then(self) -> int:
@@ -171,10 +186,15 @@ class Feeder:
 
     async def _refill_due(self, queue: str, place: tuple[int, int]) -> bool:
         """Add what is due in the queue; whether there may be more: the queue stays behind from this place on then."""
+        if time.monotonic() < self._none_due_until:
+            return False
         added = full = 0
         following: Which = Due()
         for _ in range(_DUE_PAGES):
+            asked_at = time.monotonic()
             page = await self._read(following)
+            if not page.tasks and page.next is None:
+                self._none_due_until = asked_at + _NONE_DUE_SECONDS
             for part in _pages((task for task in page.tasks if task.queue == queue), max(1, self._cap // 4)):
                 more, full = await self._fill(queue, place, part)
                 added += more
@@ -251,8 +271,7 @@ class Feeder:
         A task that was wanted again meanwhile, or may have been because this took long, is added again if it is work.
         """
         began = time.monotonic()
-        words = [word for entry in entries for word in entry]
-        again = await self._line.script("streams_drop", *words, read=read_ids)
+        again = await self._line.script("streams_drop", *_dropping(entries), read=read_ids)
         if time.monotonic() - began > _LONG_DROP:
             again = [task_id for _, _, task_id in entries]
         if again:
@@ -260,13 +279,13 @@ class Feeder:
 
     # ---- steps
 
-    async def _offer(self, which: Which | None, *, pages: int = 100, all_of_it: bool = False) -> int:
-        """Add what is there, page by page; what was offered lately is left out, except when it must be all."""
+    async def _offer(self, which: Which | None, *, pages: int = 100) -> int:
+        """Add what is there, page by page; what was offered lately is left out."""
         added = 0
         following = which
-        while following is not None and (pages > 0 or all_of_it):
+        while following is not None and pages > 0:
             page = await self._read(following)
-            added += await self._add(page.tasks if all_of_it else self._fresh(page.tasks))
+            added += await self._add(self._fresh(page.tasks))
             if isinstance(which, Due):
                 self._saw_due(page)
             following = page.next
@@ -327,7 +346,7 @@ class Feeder:
             self._cap,
             int(is_free),
             *filled,
-            *_arguments(tasks),
+            *_adding(tasks),
             read=read_added,
             seconds=2 * _SECONDS,
         )
@@ -348,6 +367,14 @@ def _pages(items: Iterable[Item], size: int = PAGE) -> Iterator[list[Item]]:
         yield page
 
 
-def _arguments(tasks: Iterable[Candidate]) -> Iterable[Argument]:
-    for task in tasks:
-        yield from (task.id, task.queue, task.task_class, task.priority)
+def _adding(tasks: Iterable[Candidate]) -> Iterable[Argument]:
+    """Tasks in their order; those next to each other that differ in nothing but their ids together."""
+    for kind, alike in groupby(tasks, key=attrgetter("queue", "task_class", "priority")):
+        yield from kind
+        yield " ".join([str(task.id) for task in alike])
+
+
+def _dropping(entries: Iterable[tuple[str, bytes, int]]) -> Iterable[Argument]:
+    for queue, together in groupby(entries, key=itemgetter(0)):
+        yield queue
+        yield b" ".join([b"%b %d" % (number or b"-", task_id) for _, number, task_id in together])

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 import structlog
 from msgspec import Struct
@@ -93,27 +94,39 @@ class Dispatcher:
         queues, others_too = self._preference.of(asked.queues)
         limit = min(asked.limit, MAX_LEASE_LIMIT)
         passed: list[str] = []
+        spent: list[str] = []
         until = time.monotonic() + LEASE_SECONDS
         while (room := limit - len(tasks)) > 0 and _size(tasks) < MAX_LEASE_BYTES // 2:
-            reading = await self._read(asked, room, queues, passed, others_too=others_too)
+            reading = await self._read(asked, room, queues, (passed, spent), others_too=others_too)
             if reading.health == FORGOTTEN:  # nothing waits until the server has been told everything again
                 tasks += await self._from_record(asked, room, asked.queues)
                 return
             claimed, gave_back = await self._claim(asked, reading.entries)
             tasks += claimed
             if reading.stopped:
-                passed.append(reading.stopped)
+                (spent if reading.behind else passed).append(reading.stopped)
                 if limit > len(tasks):
-                    tasks += await self._from_record(asked, limit - len(tasks), {reading.stopped})
+                    # A filter by queue costs the record a fifth; where there is nothing else to find it needs none.
+                    all_queues = reading.alone and asked.queues is None
+                    tasks += await self._from_record(
+                        asked,
+                        limit - len(tasks),
+                        None if all_queues else {reading.stopped},
+                        no_entries=reading.behind and not reading.known,
+                    )
             elif gave_back or len(reading.entries) + reading.malformed < room or time.monotonic() > until:
                 return
 
     async def _read(
-        self, asked: Asked, room: int, queues: Sequence[str], passed: Sequence[str], *, others_too: bool
+        self, asked: Asked, room: int, queues: Sequence[str], done: Sequence[Sequence[str]], *, others_too: bool
     ) -> Reading:
+        """`done`: queues to pass over, and those of which the record has no more."""
+        passed, spent = done
         classes = () if asked.classes is None else asked.classes
-        counts = (len(queues), len(passed), -1 if asked.classes is None else len(classes), len(asked.without_classes))
-        names = (*queues, *passed, *classes, *asked.without_classes)
+        listed = (queues, passed, spent, classes, asked.without_classes)
+        counts = [len(names) for names in listed]
+        if asked.classes is None:
+            counts[3] = -1
         reading = await self._line.script(
             "streams_read",
             self._line.consumer,
@@ -121,7 +134,7 @@ class Dispatcher:
             self._cap,
             int(others_too),
             *counts,
-            *names,
+            *chain(*listed),
             read=read_reading,
         )
         self._see_to(reading)
@@ -143,7 +156,9 @@ class Dispatcher:
             _log.warning("entries that name no task were dropped", entries=self._nonsense)
             self._nonsense, self._nonsense_at = 0, time.monotonic() + _NONSENSE_SECONDS
 
-    async def _from_record(self, asked: Asked, limit: int, queues: Collection[str] | None) -> list[Task]:
+    async def _from_record(
+        self, asked: Asked, limit: int, queues: Collection[str] | None, *, no_entries: bool = False
+    ) -> list[Task]:
         tasks = await self._record.lease(
             asked.owner,
             limit,
@@ -153,8 +168,10 @@ class Dispatcher:
             queues=queues,
             without=asked.without,
             due_first=asked.due_first,
+            order="dispatch",
         )
-        await self.forget(tasks)
+        if not no_entries:
+            await self.forget(tasks)
         return tasks
 
     async def forget(self, tasks: Sequence[Task]) -> None:

@@ -13,6 +13,10 @@ Entries = list[tuple[str, tuple[int, int]]]
 """Queues, and an entry of the stream of each."""
 
 
+_BEHIND, _ALONE = 2, 3
+"""Why a reading stopped."""
+
+
 class Added(NamedTuple):
     """What became of entries that were offered."""
 
@@ -40,7 +44,16 @@ class Reading(NamedTuple):
 
     health: int
     stopped: str
-    """the queue that holds classes this caller did not ask for; empty: all queues were looked at"""
+    """the queue that is to be leased from the record; empty: all queues were looked at"""
+
+    behind: bool
+    """whether that is because it is behind; else it holds classes that this caller did not ask for"""
+
+    alone: bool
+    """whether all the other queues are empty then"""
+
+    known: int
+    """tasks that have an entry"""
 
     entries: list[Entry]
     low: list[tuple[str, int, int]]
@@ -79,17 +92,24 @@ def read_entries(reply: Reply) -> Entries:
 
 
 def read_reading(reply: Reply) -> Reading:
-    health, stopped, entries, low, malformed = _list(reply)
+    health, stopped, why, known, entries, low, malformed = _list(reply)
     return Reading(
         read_number(health),
         _text(stopped),
-        [
-            Entry(_text(queue), _bytes(number), read_u32(task_id), _bytes(task_class).decode(errors="replace"))
-            for queue, number, task_id, task_class in _groups(entries, 4)
-        ],
+        read_number(why) in {_BEHIND, _ALONE},
+        read_number(why) == _ALONE,
+        read_number(known),
+        list(_entries(entries)),
         [(_text(queue), read_u32(priority), read_u32(task_id)) for queue, priority, task_id in _groups(low, 3)],
         read_number(malformed),
     )
+
+
+def _entries(reply: Reply) -> Iterator[Entry]:
+    for queue, task_class, run in _groups(reply, 3):
+        name, class_name, words = _text(queue), _bytes(task_class).decode(errors="replace"), _bytes(run).split()
+        for number, task_id in zip(words[::2], words[1::2], strict=True):
+            yield Entry(name, number, read_u32(task_id), class_name)
 
 
 def read_tended(reply: Reply) -> Tended:

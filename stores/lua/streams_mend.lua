@@ -38,12 +38,13 @@ for place = 1, #reply[2], 2 do
   local id = reply[2][place]
   local entry, queue, class = sent_as(id)
   if not entry then
-    call('HDEL', SENT, id)
+    write_down(id, false)
     dropped[#dropped + 1] = SENT .. ' ' .. id
   elseif not entry_of(queue, entry) then
     forget(id, queue, class)
   else
-    call('SADD', QUEUES, queue)
+    used[queue] = true
   end
 end
+close_books()
 return { reply[1], dropped }

@@ -87,28 +87,31 @@ end
 
 local queues = known_queues()
 table.sort(queues)
-for _, queue in ipairs(queues) do
-  local stream = P .. queue
-  local claimed = redis.pcall('XAUTOCLAIM', stream, group, consumer, idle, '0-0', 'COUNT', 100, 'JUSTID')
-  if not claimed.err then
-    for _, entry in ipairs(claimed[2]) do
-      free(queue, entry)
-    end
-    for _, facts in ipairs(call('XINFO', 'CONSUMERS', stream, group)) do
-      local name = field_of(facts, 'name')
-      if name ~= consumer and field_of(facts, 'pending') == 0 and field_of(facts, 'idle') > dead then
-        call('XGROUP', 'DELCONSUMER', stream, group, name)
+with_books(function()
+  for _, queue in ipairs(queues) do
+    local stream = P .. queue
+    local claimed = redis.pcall('XAUTOCLAIM', stream, group, consumer, idle, '0-0', 'COUNT', 100, 'JUSTID')
+    if not claimed.err then
+      for _, entry in ipairs(claimed[2]) do
+        free(queue, entry)
       end
+      for _, facts in ipairs(call('XINFO', 'CONSUMERS', stream, group)) do
+        local name = field_of(facts, 'name')
+        if name ~= consumer and field_of(facts, 'pending') == 0 and field_of(facts, 'idle') > dead then
+          call('XGROUP', 'DELCONSUMER', stream, group, name)
+        end
+      end
+    elseif not string.find(claimed.err, 'NOGROUP', 1, true) then
+      fail(claimed)
     end
-  elseif not string.find(claimed.err, 'NOGROUP', 1, true) then
-    fail(claimed)
+    free_passed(queue)
+    close_books()
+    recount(queue)
+    if most > 0 and queue >= last_queue then
+      name_old(queue)
+    end
   end
-  free_passed(queue)
-  recount(queue)
-  if most > 0 and queue >= last_queue then
-    name_old(queue)
-  end
-end
+end)
 if most > 0 then
   last_queue, last_entry = '', ''
 end

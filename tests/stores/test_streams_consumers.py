@@ -225,11 +225,17 @@ async def test_one_that_is_killed_while_it_fills_a_stream_again_holds_nobody_up(
     monkeypatch.setattr(killed._feeder, "refill", end)
     ran = [task.id for task in await take(killed, 15)]
     await until(lambda: house.waiting() == ids[15:20])
-    ran += [task.id for task in await take(killed, 1)]
+    ran += [task.id for task in await take(killed, 100)]
     assert 0 < house.redis.pttl(f"{KEYS}/filling/default") <= 2000
+    ids += await add(other, number=5)
     async with asyncio.timeout(10):
-        await drain(other, ran, 60)
+        await drain(other, ran, 65)
+        while house.redis.hexists(f"{KEYS}/behind", "default"):
+            await take(other)
+            await asyncio.sleep(0.05)
     assert ran == ids
+    (task_id,) = await add(other)
+    await until(lambda: house.waiting() == [task_id])
 
 
 class Deaf(FaultyStore):

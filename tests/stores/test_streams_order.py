@@ -1,5 +1,6 @@
 """Leasing through the streams: which queue comes first, and whose tasks a worker reads."""
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -115,6 +116,53 @@ async def test_what_the_record_could_not_give_in_one_reply_stays_in_the_stream(
     await until(lambda: house.waiting() == ids[len(first) :] and house.pending() == 0)
     second = [task.id for task in await take(store, 5)]
     assert second == ids[len(first) :][: len(second)]
+
+
+@pytest.mark.parametrize("other", ["search", "unknown"])
+async def test_a_queue_that_found_its_stream_full_keeps_its_place(house: House, other: str) -> None:
+    """What a worker leases from the record of such a queue comes before the queues behind it, and nothing else does."""
+    store = await house.store(cap=4)
+    ids = await add(store, number=12)
+    late = await add(store, queue=other, priority=0)
+    (first,) = await add(store, queue="high", priority=9999)
+    assert [task.id for task in await take(store, 5)] == [first, *ids[:4]]
+    assert [task.id for task in await take(store, 6)] == ids[4:10]
+    assert [task.id for task in await take(store, 6)] == [*ids[10:], *late]
+
+
+async def test_two_queues_that_found_their_streams_full_are_served_in_their_order(house: House) -> None:
+    store = await house.store(cap=4)
+    low = await add(store, queue="low", number=10, priority=0)
+    high = await add(store, queue="high", number=10)
+    assert [task.id for task in await take(store, 7)] == high[:7]
+    assert [task.id for task in await take(store, 7)] == high[7:] + low[:4]
+    assert [task.id for task in await take(store, 20)] == low[4:]
+    await until(house.is_empty)
+
+
+async def test_a_worker_of_some_queues_has_no_others_when_a_stream_was_full(house: House) -> None:
+    store = await house.store(cap=4)
+    await add(store, queue="low", number=2, priority=0)
+    ids = await add(store, number=10)
+    taken = [task.id for task in await take(store, 20, queues={"default"})]
+    assert taken == ids
+    assert [task.queue for task in await take(store, 20)] == ["low"] * 2
+
+
+async def test_what_was_leased_past_a_full_stream_and_given_back_is_delivered(house: House) -> None:
+    """With an entry in the stream, and without."""
+    store = await house.store(cap=4)
+    ids = await add(store, number=12)
+    held = await take(store, 12)
+    assert [task.id for task in held] == ids
+    await until(house.is_empty)
+    await finish(store, held, Yield(wait=0))
+    found: list[int] = []
+    async with asyncio.timeout(10):
+        while len(found) < 12:
+            found += [task.id for task in await take(store, 5)]
+            await store.changed(0.05)
+    assert sorted(found) == ids
 
 
 async def test_a_queue_with_strange_classes_keeps_its_place(store: StreamsStore) -> None:

@@ -24,12 +24,79 @@ local function fail(reply)
   error('-' .. reply.err, 0)
 end
 
+-- What the books hold, and what a script has changed in them: `close_books` writes it with few commands for all tasks.
+local books, changed, counts, used, away, put_again = {}, {}, {}, {}, {}, {}
+
+-- Reads the books for many tasks at once.
+local function open_books(ids)
+  for place, known in ipairs(fetch('HMGET', SENT, ids)) do
+    books[ids[place]] = known
+  end
+end
+
 -- The entry, queue and class that stand for a task; nothing where somebody else wrote there.
 local function sent_as(id)
-  local known = call('HGET', SENT, id)
+  local known = books[id]
+  if known == nil then
+    known = call('HGET', SENT, id)
+    books[id] = known
+  end
   if known then
     return string.match(known, '^(%d+%-%d+) ([%w_.:-]+) (.*)$')
   end
+end
+
+local function write_down(id, known)
+  books[id], changed[id] = known, true
+end
+
+local function count(queue, class, number)
+  local classes = listed(counts, queue)
+  classes[class] = (classes[class] or 0) + number
+end
+
+local function close_books()
+  for queue, entries in pairs(away) do
+    away[queue] = nil
+    for first = 1, #entries, STEP do
+      local last = math.min(first + STEP - 1, #entries)
+      call('XACK', P .. queue, group, unpack(entries, first, last))
+      call('XDEL', P .. queue, unpack(entries, first, last))
+    end
+  end
+  local new, gone = {}, {}
+  for id in pairs(changed) do
+    if books[id] then
+      new[#new + 1] = id
+      new[#new + 1] = books[id]
+    else
+      gone[#gone + 1] = id
+    end
+  end
+  spread('HSET', SENT, new)
+  spread('HDEL', SENT, gone)
+  for queue, classes in pairs(counts) do
+    for class, number in pairs(classes) do
+      if number ~= 0 and call('HINCRBY', CLASSES .. queue, class, number) <= 0 then
+        call('HDEL', CLASSES .. queue, class)
+      end
+    end
+  end
+  for queue in pairs(used) do
+    call('SADD', QUEUES, queue)
+  end
+  spread('SREM', AGAIN, put_again)
+  changed, counts, used, put_again = {}, {}, {}, {}
+end
+
+-- Does the work of a script that adds or drops, and writes the books even where it fails half-way.
+local function with_books(work)
+  local is_done, answer = pcall(work)
+  close_books()
+  if not is_done then
+    error(answer, 0)
+  end
+  return answer
 end
 
 -- The fields of an entry of a stream; nil where it is not there.
@@ -80,10 +147,8 @@ end
 
 -- The task has no entry any more.
 local function forget(id, queue, class)
-  call('HDEL', SENT, id)
-  if call('HINCRBY', CLASSES .. queue, class, -1) <= 0 then
-    call('HDEL', CLASSES .. queue, class)
-  end
+  write_down(id, false)
+  count(queue, class, -1)
 end
 
 -- Adds an entry for a task; a former one counts no longer.
@@ -92,18 +157,18 @@ local function put(id, queue, class)
   if known then
     forget(id, former, was)
   end
-  call('SADD', QUEUES, queue)
+  used[queue] = true
   local entry = call('XADD', P .. queue, '*', 'job_id', id, 'job_type', class, 'queue', queue)
-  call('HSET', SENT, id, entry .. ' ' .. queue .. ' ' .. class)
-  call('HINCRBY', CLASSES .. queue, class, 1)
-  call('SREM', AGAIN, id)
+  write_down(id, entry .. ' ' .. queue .. ' ' .. class)
+  count(queue, class, 1)
+  put_again[#put_again + 1] = id
   return entry
 end
 
 -- Takes an entry away, delivered or not.
 local function drop(queue, entry, id)
-  call('XACK', P .. queue, group, entry)
-  call('XDEL', P .. queue, entry)
+  local entries = listed(away, queue)
+  entries[#entries + 1] = entry
   local known, from, class = sent_as(id)
   if known == entry and from == queue then  -- entries of two streams may have one number
     forget(id, from, class)
