@@ -104,8 +104,9 @@ class Dispatcher:
             claimed, gave_back = await self._claim(asked, reading.entries)
             tasks += claimed
             if reading.stopped:
+                came_short = reading.stopped in spent  # the record has been asked
                 (spent if reading.behind else passed).append(reading.stopped)
-                if limit > len(tasks):
+                if limit > len(tasks) and not came_short:
                     # A filter by queue costs the record a fifth; where there is nothing else to find it needs none.
                     all_queues = reading.alone and asked.queues is None
                     tasks += await self._from_record(

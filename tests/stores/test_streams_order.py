@@ -14,6 +14,7 @@ from queue_runtime.task import NewTask, Pause, PauseKind, Retry, Yield
 from stores.streams import StreamsStore
 from stores.streams_order import QUEUES, Preference
 from tests.clock import Clock
+from tests.faulty_store import FaultyStore
 from tests.servers import RedisServer
 from tests.stores.streams_house import KEYS, House, add, finish, open_house, take, until
 
@@ -226,3 +227,13 @@ async def test_a_task_that_yields_for_another_lets_it_run(house: House, clock: C
         if ids[1] in ran:
             break
     assert ran == [ids[0], ids[0], ids[1]]
+
+
+async def test_a_full_stream_of_strange_classes_costs_the_record_one_lease(house: House) -> None:
+    record = FaultyStore(await house.record())
+    store = await house.store(record=record, cap=4)
+    await add(store, task_class="B", number=12)
+    assert await take(store, 5, classes={"A"}) == []
+    assert record.calls["lease"] == 1
+    (task_id,) = await add(store)
+    assert [task.id for task in await take(store, 5, classes={"A"})] == [task_id]
