@@ -40,9 +40,12 @@ class Answer(Struct, frozen=True):
 class Connection:
     """One connection in autocommit. After any error or cancellation in `run` it is closed: nobody knows its state."""
 
-    def __init__(self, raw: Any, ask: Callable[[str], Awaitable[list[Answer]]]) -> None:
+    def __init__(
+        self, raw: Any, ask: Callable[[str], Awaitable[list[Answer]]], transport: asyncio.WriteTransport
+    ) -> None:
         self._raw = raw
         self._ask = ask
+        self._transport = transport
         self.closed = False
         self.in_transaction = False
         self.old_at = math.inf
@@ -73,7 +76,7 @@ class Connection:
         """Close without a word: the server rolls back what was open."""
         if not self.closed:
             self.closed = True
-            self._raw.close()
+            self._hang_up()
 
     async def close(self) -> None:
         """Say goodbye and close."""
@@ -83,7 +86,14 @@ class Connection:
                 async with asyncio.timeout(1):
                     await self._raw.ensure_closed()
             except (OSError, TimeoutError):
-                self._raw.close()
+                pass
+            finally:
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close, and drop what is left to be sent, which would keep it open as long as the server does not read."""
+        self._transport.abort()
+        self._raw.close()
 
 
 async def connect(settings: MysqlSettings) -> Connection:
@@ -135,8 +145,12 @@ async def _aiomysql(settings: MysqlSettings) -> Connection:
     from stores.mysql_aiomysql import Connection as QuickConnection  # noqa: PLC0415  only the chosen driver is loaded
 
     raw = _never_plain(QuickConnection)(**_arguments(settings))
-    await raw._connect()
-    return Connection(raw, raw.ask)
+    try:
+        await raw._connect()
+    except BaseException:  # it closes after errors alone, and not when it is cancelled
+        raw.close()
+        raise
+    return Connection(raw, raw.ask, raw._writer.transport)
 
 
 async def _asyncmy(settings: MysqlSettings) -> Connection:
@@ -161,7 +175,7 @@ async def _asyncmy(settings: MysqlSettings) -> Connection:
                 return answers
 
     await raw.connect()
-    return Connection(raw, ask)
+    return Connection(raw, ask, raw._transport)
 
 
 def _arguments(settings: MysqlSettings) -> dict[str, Any]:

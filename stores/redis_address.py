@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
+from weakref import WeakKeyDictionary
 
 from redis.asyncio.connection import (
     AbstractConnection,
@@ -106,8 +107,10 @@ class Address:
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
         except BaseException:
-            await connection.disconnect(nowait=True)
+            await hang_up(connection)
             raise
+        if (writer := connection._writer) is not None:
+            _transports[connection] = writer.transport
         return connection
 
     def _take_login(self) -> None:
@@ -145,7 +148,20 @@ class Address:
             found: list[bytes] | None = await connection.read_response()
             return found
         finally:
-            await connection.disconnect(nowait=True)
+            await hang_up(connection)
+
+
+_transports: WeakKeyDictionary[AbstractConnection, asyncio.WriteTransport] = WeakKeyDictionary()
+
+
+async def hang_up(connection: AbstractConnection) -> None:
+    """Close it at once: what is left to be sent would keep it open as long as the server does not read.
+
+    The driver lets go of its transport when it closes by itself, as it does when a call is cancelled.
+    """
+    if (transport := _transports.get(connection)) is not None:
+        transport.abort()
+    await connection.disconnect(nowait=True)
 
 
 def _unknown(kind: type, settings: Mapping[str, Any]) -> set[str]:

@@ -11,6 +11,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from queue_runtime.backoff import Backoff
 from queue_runtime.errors import StoreUnavailable
+from stores.redis_address import hang_up
 from stores.redis_link import Link
 
 _VERSION = re.compile(rb"\d{1,20}")
@@ -71,7 +72,7 @@ class Ear:
                 await anyio.sleep(backoff.next())
             finally:
                 self.hears = self.hears_own = False
-                await connection.disconnect(nowait=True)
+                await hang_up(connection)
 
     async def _listen(self, connection: AbstractConnection, era: int, backoff: Backoff) -> None:
         await self._subscribe(connection)

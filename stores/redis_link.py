@@ -12,7 +12,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError, ResponseError
 
 from queue_runtime.errors import StoreUnavailable
-from stores.redis_address import CONNECT_SECONDS, Address
+from stores.redis_address import CONNECT_SECONDS, Address, hang_up
 from stores.redis_errors import Cut, Refused, error_code, reason_of, translate
 from stores.redis_server import ServerFacts, objection, read_info
 
@@ -113,14 +113,14 @@ class Link:
             connection = self._idle.pop()
             if not await _is_stale(connection):
                 return connection
-            await connection.disconnect(nowait=True)
+            await hang_up(connection)
         return await self.connect(operation)
 
     async def _give_back(self, connection: AbstractConnection, era: int, *, whole: bool) -> None:
         if whole and era == self.era and not self._closed:
             self._idle.append(connection)
         else:
-            await connection.disconnect(nowait=True)
+            await hang_up(connection)
 
     async def connect(self, operation: str) -> AbstractConnection:
         """A new connection to a server that a queue can live on. Nothing happened when it fails."""
@@ -149,14 +149,14 @@ class Link:
     async def _lost(self, connection: AbstractConnection | None) -> None:
         self._address.moved_to = None
         if connection is not None:
-            await connection.disconnect(nowait=True)
+            await hang_up(connection)
 
     async def drop_all(self) -> None:
         """Give up every connection: the server is no longer the right one. Those in use go when their call ends."""
         self.era += 1
         idle, self._idle = self._idle, []
         for connection in idle:
-            await connection.disconnect(nowait=True)
+            await hang_up(connection)
 
     async def aclose(self) -> None:
         """Close what is idle; the rest closes when its call ends."""

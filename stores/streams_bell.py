@@ -11,6 +11,7 @@ import anyio
 from redis.exceptions import RedisError
 
 from queue_runtime.errors import StoreUnavailable
+from stores.redis_address import hang_up
 from stores.redis_errors import translate
 from stores.redis_link import Reply
 from stores.streams_line import Line, LineDownError, is_refusal
@@ -89,7 +90,7 @@ class Bell:
             line.hang_up(str(error) or "a blocking read had no answer")
             raise LineDownError from error
         finally:
-            await connection.disconnect(nowait=True)
+            await hang_up(connection)
 
     async def _look(self) -> None:
         """Where the streams end now. What came while nobody listened is heard here."""

@@ -1,5 +1,6 @@
 """Both drivers answer alike, however the reply is cut into pieces; aiomysql reads rows in a way of ours."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,7 +11,11 @@ from stores.mysql_driver import Answer, Connection, connect
 from stores.mysql_errors import Kind, ServerError
 from stores.mysql_server import SESSION
 from stores.mysql_settings import DriverName
+from tests.listener import listening
 from tests.phorge_tables import PhorgeTables
+from tests.runtime.harness import until
+from tests.servers import MariaDb
+from tests.transports import HIGH, open_transports, unsent
 
 DRIVERS: tuple[DriverName, ...] = ("aiomysql", "asyncmy")
 MEBIBYTE = 2**20
@@ -124,3 +129,41 @@ async def test_a_connection_that_the_server_ends_is_lost(phorge: PhorgeTables, d
             await connection.run("SELECT 1")
         assert caught.value.kind is Kind.LOST
         assert connection.closed
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_call_that_is_given_up_holds_no_connection_to_a_server_that_does_not_read(driver: DriverName) -> None:
+    with MariaDb() as server, PhorgeTables(server) as tables:
+        connection = await connect(tables.settings(driver=driver))
+        server.pause()
+        try:
+            call = asyncio.create_task(connection.run(f"SELECT LENGTH('{'x' * HIGH}')"))
+            await until(lambda: unsent() > 0)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert unsent() == 0
+        finally:
+            server.resume()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "out of time"])
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_login_that_is_given_up_holds_no_connection(phorge: PhorgeTables, driver: DriverName, how: str) -> None:
+    """The server accepts, and says nothing."""
+    callers: list[asyncio.StreamWriter] = []
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        callers.append(writer)
+        await reader.read()
+
+    async with listening(say_nothing) as port:
+        seconds = 60.0 if how == "cancelled" else 0.2
+        settings = phorge.settings(socket=None, port=port, driver=driver, connect_seconds=seconds)
+        before = open_transports()
+        call = asyncio.create_task(connect(settings))
+        await until(lambda: bool(callers))
+        if how == "cancelled":
+            call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        ours = [one for one in open_transports() - before if one.get_extra_info("peername") == ("127.0.0.1", port)]
+        assert [one for one in ours if not one.is_closing()] == []

@@ -28,9 +28,11 @@ from queue_runtime.task import (
 )
 from stores import redis_link
 from stores.redis import RedisStore, open_store
+from tests.runtime.harness import until
 from tests.servers import RedisServer
 from tests.stores.redis_house import add, assert_whole, client_of, drain, emptied, key, settle, soon, worker
 from tests.stores.relay import Relay, relay_to
+from tests.transports import HIGH, unsent
 
 T = TypeVar("T")
 
@@ -373,3 +375,18 @@ async def test_everything_is_closed_at_the_end(redis_server: RedisServer, store:
         assert await drain(line)
     with client_of(redis_server) as client:
         await soon(lambda: clients_of(redis_server) == before and not client.client_list(_type="pubsub"))
+
+
+async def test_a_call_that_is_given_up_holds_no_connection_to_a_server_that_does_not_read() -> None:
+    with RedisServer() as server:
+        async with open_store(server.url) as store:
+            await store.ping()
+            server.pause()
+            try:
+                call = asyncio.create_task(store.enqueue([NewTask(task_class="A", data="x" * (4 * HIGH))]))
+                await until(lambda: unsent() > 0)
+                call.cancel()
+                await asyncio.wait({call})
+                assert unsent() == 0
+            finally:
+                server.resume()
