@@ -1,7 +1,7 @@
-"""The transports of this process: what is left open when a connection was given up."""
+"""The transports of the running loop: what is left open when a connection was given up."""
 
 import asyncio
-import gc
+from typing import Any
 
 HIGH = 2**22
 """More bytes than the buffers of a Unix socket take."""
@@ -9,8 +9,8 @@ HIGH = 2**22
 
 def open_transports() -> set[asyncio.WriteTransport]:
     """Those that have a socket."""
-    found = [one for one in gc.get_objects() if isinstance(one, asyncio.WriteTransport)]
-    return {one for one in found if getattr(one, "_sock", None) is not None}
+    loop: Any = asyncio.get_running_loop()  # which has no public list of them
+    return {one for one in loop._transports.values() if one._sock is not None}
 
 
 def unsent() -> int:
